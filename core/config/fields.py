@@ -1,0 +1,194 @@
+"""FieldReader: reads the fields of one raw config and keeps account of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ..errors import ConfigError
+from .adapter import Check, ConfigAdapter
+from .ignored import IGNORED_RULES, must_be_read
+from .ledger import NULL, UNKNOWN, ConfigLedger, Fate, LedgerEntry
+from .values import Where, refuse, show
+
+WRAPPED = "text_config"
+"""Where a multimodal file keeps the language model's fields."""
+
+_SHARED = frozenset(
+    "architectures dtype torch_dtype tie_word_embeddings quantization_config compression_config "
+    "bos_token_id eos_token_id pad_token_id".split()
+)
+_NO_CONTRADICTION = frozenset({"tie_word_embeddings", "quantization_config", "compression_config"})
+
+
+class Stated(NamedTuple):
+    """A value of the file and its dotted name there."""
+
+    path: str
+    value: Any
+
+
+class FieldReader:
+    """Reads fields by their ModelConfig names, through an adapter's spellings and defaults.
+
+    Args:
+        raw: the config file.
+        adapter: the family.
+        file: its path, for messages.
+
+    Raises:
+        ConfigError: ``text_config`` is not an object, or the file around it contradicts it.
+    """
+
+    def __init__(self, raw: Mapping[str, Any], adapter: ConfigAdapter, file: str) -> None:
+        """Lay the wrapper's and the wrapped fields side by side."""
+        self.adapter, self.file = adapter, file
+        self._entries: dict[tuple[str, bool], LedgerEntry] = {}
+        self._stated = self._unwrap(raw)
+
+    # ----------------------------------------------------------------------------- reading
+
+    def value(self, field: str, check: Check, *, null_is_value: bool = False) -> Any:
+        """Value of a field: as stated, else the family's default, else None.
+
+        Args:
+            field: ModelConfig's name of it.
+            check: turns the raw value into the field's.
+            null_is_value: an explicit null says "none" instead of "not stated".
+        """
+        stated = self.find(field, null_is_value=null_is_value)
+        if stated is not None:
+            where = Where(stated.path, self.file)
+            return None if stated.value is None else check(stated.value, where)
+        default = self.adapter.defaults.get(field)
+        if default is None:
+            return None
+        self.defaulted(field, f"{self.adapter.name} default", default)
+        return check(default, Where(f"{self.adapter.name} adapter, default of {field}", self.file))
+
+    def required(self, field: str, check: Check) -> Any:
+        """As ``value``; a field that neither the file nor the family states is refused."""
+        result = self.value(field, check)
+        if result is None:
+            names = " or ".join(self.adapter.names_of(field)) or field
+            refuse(self.where(field), f"missing; the config must state {names}")
+        return result
+
+    def find(self, field: str, *, null_is_value: bool = False) -> Stated | None:
+        """The statement of a field that counts, marked consumed; others are marked overridden."""
+        found: Stated | None = None
+        for name in self.adapter.names_of(field):
+            stated = self._stated.get(name)
+            if stated is None or (stated.value is None and not null_is_value):
+                continue
+            if found is None:
+                found = stated
+                self.consumed(stated.path, field, stated.value)
+            else:
+                self.ignore(name, f"{found.path} decides")
+        return found
+
+    def where(self, field: str) -> Where:
+        """Place of a field, as the file spells it, for messages."""
+        names = self.adapter.names_of(field)
+        stated = [self._stated[name].path for name in names if name in self._stated]
+        return Where((*stated, *names, field)[0], self.file)
+
+    def is_stated(self, field: str) -> bool:
+        """Whether the file states a field (null does not count)."""
+        names = self.adapter.names_of(field)
+        return any(name in self._stated and self._stated[name].value is not None for name in names)
+
+    # -------------------------------------------------------------------------- accounting
+
+    def consumed(self, path: str, field: str, value: object) -> None:
+        """A value of ``field`` rests on ``path``."""
+        self._note(path, "consumed", field, value, overrule=True)
+
+    def defaulted(self, field: str, source: str, value: object) -> None:
+        """``field`` has a value the file does not state."""
+        self._note(field, "defaulted", source, value)
+
+    def ignore(self, name: str, rule: str) -> None:
+        """A top-level field is ignored by a rule, unless something consumed it or it is absent."""
+        stated = self._stated.get(name)
+        if stated is not None:
+            self._note(stated.path, "ignored", NULL if stated.value is None else rule, stated.value)
+
+    def ignore_path(self, path: str, rule: str, value: object) -> None:
+        """As ``ignore``, for a field inside a block."""
+        self._note(path, "ignored", rule, value)
+
+    def finish(self) -> ConfigLedger:
+        """Give a fate to what nobody read.
+
+        Raises:
+            ConfigError: an unread field whose name says rotary or quantization.
+        """
+        for name, stated in self._stated.items():
+            if (stated.path, False) not in self._entries:
+                self.ignore(name, self._rule(name, stated))
+        paths = [stated.path for stated in self._stated.values()]
+        unread = tuple(path for path in paths if (path, False) not in self._entries)
+        return ConfigLedger(tuple(self._entries.values()), unread)
+
+    def _rule(self, name: str, stated: Stated) -> str:
+        rule = self.adapter.ignored.get(name) or IGNORED_RULES.get(name)
+        if rule is not None or stated.value is None:
+            return rule or NULL
+        if name.startswith("_"):
+            return "private"
+        if must_be_read(name):
+            refuse(
+                Where(stated.path, self.file),
+                f"{show(stated.value)} is not read by the {self.adapter.name} family, and its name "
+                "says that it changes results; check the spelling, remove it, or let the family's "
+                "ConfigAdapter read or ignore it by name",
+            )
+        return UNKNOWN
+
+    def _note(
+        self, path: str, fate: Fate, detail: str, value: object, overrule: bool = False
+    ) -> None:
+        key = (path, fate == "defaulted")  # a default may bear the name of an unrelated field
+        known = self._entries.get(key)
+        if known is not None and known.fate == fate == "consumed" and known.detail != detail:
+            detail = f"{known.detail}, {detail}"
+        if known is None or overrule:
+            self._entries[key] = LedgerEntry(path, fate, detail, show(value))
+
+    def _unwrap(self, raw: Mapping[str, Any]) -> dict[str, Stated]:
+        """Top-level fields; in a wrapper the wrapped ones, plus those the wrapper shares."""
+        outer = {name: Stated(name, value) for name, value in raw.items()}
+        inner = raw.get(WRAPPED)
+        if inner is None:
+            return outer
+        if not isinstance(inner, Mapping):
+            raise ConfigError(f"{show(inner)} is not an object", WRAPPED, self.file)
+        del outer[WRAPPED]
+        fields = {name: Stated(f"{WRAPPED}.{name}", value) for name, value in inner.items()}
+        for name, stated in outer.items():
+            if name not in _SHARED and not must_be_read(name):
+                rule = NULL if stated.value is None else f"outside {WRAPPED}"
+                self._note(stated.path, "ignored", rule, stated.value)
+            else:
+                self._share(fields, name, stated)
+        return fields
+
+    def _share(self, fields: dict[str, Stated], name: str, stated: Stated) -> None:
+        """Let a field of the wrapper count for the wrapped model."""
+        within = fields.get(name)
+        if name == "architectures" or within is None or within.value is None:
+            fields[name], loser = stated, within
+            rule = f"{stated.path} decides"
+        else:
+            if within.value != stated.value and stated.value is not None:
+                if name in _NO_CONTRADICTION or must_be_read(name):
+                    refuse(
+                        Where(stated.path, self.file),
+                        f"{show(stated.value)} here and {show(within.value)} in {within.path}; "
+                        "make them equal",
+                    )
+            loser, rule = stated, f"{within.path} decides"
+        if loser is not None:
+            self._note(loser.path, "ignored", NULL if loser.value is None else rule, loser.value)

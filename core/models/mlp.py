@@ -1,0 +1,62 @@
+"""Gated MLP shared by Llama-like models."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from ..config import ModelConfig
+from ..errors import ConfigError
+from ..layers import BuildContext, MergedColumnParallelLinear, RowParallelLinear, SiluAndMul
+
+
+class GatedMLP(nn.Module):
+    """down(silu(gate(x)) * up(x)); the output is partial over ``tp``.
+
+    Args:
+        config: sizes and biases.
+        ctx, prefix: as everywhere.
+
+    Shapes:
+        x: (T, D); returns (T, D), partial.
+
+    Raises:
+        ConfigError: the activation is not SiLU.
+    """
+
+    parallel_group = "tp"
+
+    def __init__(self, config: ModelConfig, *, ctx: BuildContext, prefix: str) -> None:
+        super().__init__()
+        if config.hidden_act != "silu":
+            raise ConfigError(
+                f"{config.hidden_act!r} is not served by a gated MLP here; expected 'silu'",
+                "hidden_act",
+                config.file,
+            )
+        width = config.intermediate_size
+        self.gate_up_proj = MergedColumnParallelLinear(
+            config.hidden_size,
+            [width, width],
+            bias=config.mlp_bias,
+            parallel_group=self.parallel_group,
+            ctx=ctx,
+            prefix=f"{prefix}.gate_up_proj",
+            output_name="intermediate_size",
+        )
+        self.down_proj = RowParallelLinear(
+            width,
+            config.hidden_size,
+            bias=config.mlp_bias,
+            reduce_results=False,
+            parallel_group=self.parallel_group,
+            ctx=ctx,
+            prefix=f"{prefix}.down_proj",
+            input_name="intermediate_size",
+        )
+        self.act_fn = SiluAndMul()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(T, D) to this rank's part of the sum."""
+        gate_up, _ = self.gate_up_proj(x)
+        out, _ = self.down_proj(self.act_fn(gate_up))
+        return out

@@ -1,0 +1,54 @@
+"""Explicit topology: groups as data, head arithmetic, shard specs, communicators."""
+
+from .group import Communicator, CommunicatorFactory, Group, Groups, no_communicator, shape_only
+from .heads import HeadLayout, divide
+from .shards import (
+    IN,
+    OUT,
+    SEGMENT,
+    Box,
+    Dim,
+    LinearPartition,
+    ParameterFactory,
+    Piece,
+    Segment,
+    ShardedParameter,
+    ShardId,
+    ShardSpec,
+    Span,
+    box_numel,
+    box_slices,
+    plain_spec,
+    whole,
+)
+from .topology import GROUP_NAMES, Topology
+
+__all__ = [
+    "GROUP_NAMES",
+    "IN",
+    "OUT",
+    "SEGMENT",
+    "Box",
+    "Communicator",
+    "CommunicatorFactory",
+    "Dim",
+    "Group",
+    "Groups",
+    "HeadLayout",
+    "LinearPartition",
+    "ParameterFactory",
+    "Piece",
+    "Segment",
+    "ShardId",
+    "ShardSpec",
+    "ShardedParameter",
+    "Span",
+    "Topology",
+    "box_numel",
+    "box_slices",
+    "divide",
+    "no_communicator",
+    "plain_spec",
+    "shape_only",
+    "whole",
+]

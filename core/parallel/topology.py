@@ -1,0 +1,116 @@
+"""Topology: which ranks there are and how they group. Pure data, no process group needed.
+
+Ranks are numbered stage by stage, then attention-DP group by group::
+
+    rank    = pp_rank * tp + tp_rank
+    tp_rank = attn_dp_rank * attn_tp + attn_tp_rank          attn_tp = tp / attn_dp
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from ..errors import TopologyError
+
+GROUP_NAMES = ("world", "pp", "tp", "attn_tp", "attn_dp", "none")
+"""Groups a layer can name; ``none`` is this rank alone."""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Sizes of all parallel axes and one rank's place in them.
+
+    Args:
+        tp: tensor-parallel ranks of one pipeline stage.
+        pp: pipeline stages.
+        attn_dp: data-parallel attention groups inside a stage; divides tp.
+        ep: expert-parallel ranks inside a stage; divides tp.
+        rank: this rank, 0 <= rank < world_size.
+
+    Raises:
+        TopologyError: a size below 1, sizes that do not divide, or a rank outside the world.
+    """
+
+    tp: int = 1
+    pp: int = 1
+    attn_dp: int = 1
+    ep: int = 1
+    rank: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that do not fit together."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            least = 0 if field.name == "rank" else 1
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise TopologyError(f"{field.name}={value!r} must be an integer >= {least}")
+        for name in ("attn_dp", "ep"):
+            part = getattr(self, name)
+            if self.tp % part:
+                raise TopologyError(
+                    f"{name}={part} does not divide tp={self.tp}; "
+                    f"choose {name} among the divisors of tp"
+                )
+        if self.rank >= self.world_size:
+            raise TopologyError(
+                f"rank {self.rank} is outside a world of {self.world_size} "
+                f"(tp={self.tp} x pp={self.pp})"
+            )
+
+    @property
+    def world_size(self) -> int:
+        """Ranks, all stages together."""
+        return self.tp * self.pp
+
+    @property
+    def attn_tp(self) -> int:
+        """Ranks that share one attention: tp / attn_dp."""
+        return self.tp // self.attn_dp
+
+    @property
+    def pp_rank(self) -> int:
+        """This rank's pipeline stage."""
+        return self.rank // self.tp
+
+    @property
+    def tp_rank(self) -> int:
+        """This rank's place in its stage."""
+        return self.rank % self.tp
+
+    @property
+    def attn_dp_rank(self) -> int:
+        """Which attention-DP group this rank is in."""
+        return self.tp_rank // self.attn_tp
+
+    @property
+    def attn_tp_rank(self) -> int:
+        """This rank's place in its attention group."""
+        return self.tp_rank % self.attn_tp
+
+    def at(self, rank: int) -> Topology:
+        """The same sizes seen from another rank."""
+        return replace(self, rank=rank)
+
+    def ranks_of(self, group: str) -> tuple[int, ...]:
+        """Global ranks of the named group this rank belongs to, in group order.
+
+        Raises:
+            TopologyError: no such group.
+        """
+        first = self.pp_rank * self.tp
+        match group:
+            case "world":
+                return tuple(range(self.world_size))
+            case "none":
+                return (self.rank,)
+            case "tp":
+                return tuple(range(first, first + self.tp))
+            case "pp":
+                return tuple(range(self.tp_rank, self.world_size, self.tp))
+            case "attn_tp":
+                start = first + self.attn_dp_rank * self.attn_tp
+                return tuple(range(start, start + self.attn_tp))
+            case "attn_dp":
+                start = first + self.attn_tp_rank
+                return tuple(range(start, first + self.tp, self.attn_tp))
+        raise TopologyError(f"no group {group!r}; groups are {', '.join(GROUP_NAMES)}")

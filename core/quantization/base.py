@@ -1,0 +1,89 @@
+"""QuantMethod: creates a layer's parameters and applies them. Linears allocate nothing."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from ..parallel import OUT, LinearPartition, ParameterFactory
+
+
+@dataclass(frozen=True)
+class QuantTarget:
+    """What asks for a method.
+
+    Args:
+        prefix: dotted module path, equal to the parameter-name prefix.
+        kind: ``linear``, ``embedding`` (lookup) or ``head`` (vocabulary projection).
+    """
+
+    prefix: str
+    kind: Literal["linear", "embedding", "head"]
+
+
+class QuantMethod(ABC):
+    """How the weights of one layer are stored and multiplied.
+
+    Parameters are created with ShardSpecs (``partition.spec(...)``), so the loader needs no
+    knowledge of the method.
+    """
+
+    @abstractmethod
+    def create_weights(
+        self, layer: nn.Module, partition: LinearPartition, make: ParameterFactory
+    ) -> None:
+        """Register this layer's parameters, empty.
+
+        Args:
+            layer: where they go.
+            partition: how features are divided.
+            make: gives empty parameters for a ShardSpec.
+        """
+
+    def create_bias(
+        self, layer: nn.Module, partition: LinearPartition, make: ParameterFactory
+    ) -> None:
+        """Register ``bias``, one number for each output feature."""
+        layer.register_parameter("bias", make(partition.spec(OUT)))
+
+    def process_weights_after_loading(self, layer: nn.Module) -> None:
+        """Derive what ``apply`` wants from what was loaded (packed layouts, joined scales).
+
+        Called once after each load that touched the layer.
+        """
+
+    def restore_weights_before_loading(self, layer: nn.Module) -> None:
+        """Undo ``process_weights_after_loading``, so that parameters can be written again."""
+
+    @abstractmethod
+    def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
+        """x W^T + bias.
+
+        Args:
+            layer: holds the parameters.
+            x: (T, in_features) of this rank.
+            bias: (out_features,) or None.
+
+        Returns:
+            (T, out_features), x's dtype.
+        """
+
+
+class QuantConfig(ABC):
+    """A checkpoint's quantization: gives each layer its method."""
+
+    name: str
+
+    @abstractmethod
+    def method_for(self, target: QuantTarget) -> QuantMethod:
+        """The method of one layer.
+
+        Raises:
+            QuantizationError: this configuration cannot serve that layer.
+        """
+
+
+__all__ = ["QuantConfig", "QuantMethod", "QuantTarget"]

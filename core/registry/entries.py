@@ -1,0 +1,111 @@
+"""Reading one ``entry_points.txt`` line by line, so that a bad line costs only itself."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from .provider import Reason, ReasonCode
+
+_HEADER = re.compile(r"\[(?P<group>[^\[\]]+)\]")
+_TARGET = re.compile(
+    r"(?P<module>[\w.]+)\s*:\s*(?P<attr>[\w.]+)\s*(?:\[(?P<extras>[^\[\]]*)\])?", re.ASCII
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a group: a name and what it points at.
+
+    Args:
+        name: the key, an architecture in the group of models.
+        module: module to import; empty when the target cannot be read.
+        attr: dotted name inside the module; empty likewise.
+        extras: normalised extras that the target needs, sorted.
+        fault: why the line cannot be used.
+    """
+
+    name: str
+    module: str = ""
+    attr: str = ""
+    extras: tuple[str, ...] = ()
+    fault: Reason | None = None
+
+
+def parse_entries(text: str, group: str) -> tuple[tuple[Entry, ...], tuple[Reason, ...]]:
+    """Entries of one group, and faults of lines that name no entry.
+
+    Lines of other groups are not looked at: what they hold is their reader's concern.
+
+    Args:
+        text: content of the file.
+        group: name of the group, compared exactly.
+    """
+    entries: list[Entry] = []
+    faults: list[Reason] = []
+    section: str | None = None
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.strip()
+        if not line or line[0] in "#;":
+            continue
+        header = _HEADER.fullmatch(line)
+        if header:
+            section = header["group"].strip()
+            continue
+        if line.startswith("["):
+            section = None
+        name, equals, target = (part.strip() for part in line.partition("="))
+        if section == group and name and equals:
+            entries.append(_entry(name, target))
+        elif section == group or (section is None and group in line):
+            faults.append(_bad_line(number, line))
+    return _without_repeats(entries), tuple(faults)
+
+
+def _entry(name: str, target: str) -> Entry:
+    match = _TARGET.fullmatch(target)
+    if match is None or not (_is_dotted(match["module"]) and _is_dotted(match["attr"])):
+        return Entry(name, fault=_bad_target(f"target {target!r} is not 'module:Class'"))
+    try:
+        extras = _extras(match["extras"])
+    except InvalidRequirement:
+        return Entry(name, fault=_bad_target(f"target {target!r} has a malformed list of extras"))
+    return Entry(name, match["module"], match["attr"], extras)
+
+
+def _extras(listed: str | None) -> tuple[str, ...]:
+    """Normalised names out of a list such as ``fla, flash-attn``."""
+    if not listed:
+        return ()
+    # A stand-in name lets the library judge the list by its own grammar.
+    return tuple(sorted(map(canonicalize_name, Requirement(f"x[{listed}]").extras)))
+
+
+def _is_dotted(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
+
+
+def _without_repeats(entries: list[Entry]) -> tuple[Entry, ...]:
+    """One entry for each name; a name with several targets is a fault, an exact repeat is not."""
+    kept: dict[str, Entry] = {}
+    for entry in entries:
+        first = kept.setdefault(entry.name, entry)
+        if first != entry:
+            fault = _bad_target(f"{entry.name!r} is listed twice with different targets")
+            kept[entry.name] = replace(first, fault=fault)
+    return tuple(kept.values())
+
+
+def _bad_target(problem: str) -> Reason:
+    return Reason(ReasonCode.ENTRY_POINT_INVALID, problem, "report it to the distribution's author")
+
+
+def _bad_line(number: int, line: str) -> Reason:
+    return Reason(
+        ReasonCode.ENTRY_POINT_INVALID,
+        f"line {number} of entry_points.txt, {line!r}, is neither '[group]' nor 'name = target'",
+        "report it to the distribution's author",
+    )

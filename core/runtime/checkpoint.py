@@ -1,0 +1,140 @@
+"""Checkpoint: config, weights, names' format and tokenizer of one path, each read once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..config import config_from_gguf, read_config
+from ..errors import CheckpointFileError
+from ..weights import WeightSource, open_source
+from .stopping import generation_eos_ids
+from .tokenizer import Tokenizer, TransformersTokenizer, load_tokenizer
+
+_HUB_FILES = ("*.json", "*.safetensors", "*.model", "*.jinja", "tokenizer*", "vocab*", "merges.txt")
+"""What a hub download may bring; never pickles."""
+
+
+def local_path(path: str | os.PathLike[str], offline: bool = False) -> Path:
+    """A path on this disk: the path itself, or a downloaded hub repository.
+
+    Only something that does not exist here and looks like ``owner/name`` is looked up on the hub.
+
+    Args:
+        path: file, directory, or hub id.
+        offline: only what an earlier download left here.
+
+    Raises:
+        CheckpointFileError: nothing there.
+    """
+    found = Path(path)
+    if found.exists():
+        return found
+    text = os.fspath(path)
+    parts = text.split("/")
+    if len(parts) != 2 or not all(parts) or any(part in (".", "..", "~") for part in parts):
+        raise CheckpointFileError(
+            text, "does not exist; give a checkpoint directory, a file, or a hub id (owner/name)"
+        )
+    return _from_hub(text, offline)
+
+
+def _from_hub(repo: str, offline: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(
+            snapshot_download(repo, allow_patterns=list(_HUB_FILES), local_files_only=offline)
+        )
+    except Exception as error:
+        # The hub client raises many kinds: no network, no such repository, no access.
+        where = "among earlier downloads (offline)" if offline else "on this disk or on the hub"
+        raise CheckpointFileError(
+            repo,
+            f"was not found {where}: {type(error).__name__}: {str(error).splitlines()[0]}; "
+            "check the spelling, or download it and give its directory",
+        ) from error
+
+
+class Checkpoint:
+    """A checkpoint that is open for reading.
+
+    Args:
+        path: directory with config.json, a .safetensors file in one, or a .gguf file.
+
+    Attributes:
+        path: as given.
+        format: spelling of tensor names, ``hf`` or ``gguf``.
+        raw: the configuration as a Hugging Face style dictionary.
+        source: the weights; headers are read, tensors are not.
+
+    Raises:
+        CheckpointFileError, ConfigError: something is missing or broken.
+    """
+
+    raw: dict[str, Any]
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        gguf = _gguf_file(path)
+        self.format = "hf" if gguf is None else "gguf"
+        if gguf is None:
+            self._open_hf(path)
+        else:
+            self._open_gguf(gguf)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer beside (or in) the checkpoint; loaded when first asked for.
+
+        Raises:
+            InputError: there is none.
+        """
+        return self._tokenizer()
+
+    def close(self) -> None:
+        """Let the weight files go."""
+        self.source.close()
+
+    def _open_hf(self, path: Path) -> None:
+        folder = path if path.is_dir() else path.parent
+        self.raw = read_config(folder)
+        self.config_file = str(folder / "config.json")
+        self.stop_ids = generation_eos_ids(folder)
+        self.source: WeightSource = open_source(path)
+        self._tokenizer: Callable[[], Tokenizer] = lambda: load_tokenizer(folder)
+
+    def _open_gguf(self, path: Path) -> None:
+        from ..weights.gguf import GGUFFile, GGUFSource
+
+        file = GGUFFile(path)
+        self.config_file = str(path)
+        self.source = GGUFSource(file)
+        self.raw = config_from_gguf(file.metadata, file.tensors, file=str(path))
+        self._tokenizer = lambda: _gguf_tokenizer(file)
+        self.stop_ids = frozenset(_gguf_stop_ids(file))
+
+
+def _gguf_file(path: Path) -> Path | None:
+    """The GGUF file a path means, or None: itself, or the only weights in a directory."""
+    if path.suffix == ".gguf":
+        return path
+    if not path.is_dir() or (path / "config.json").exists():
+        return None
+    files = sorted(path.glob("*.gguf"))
+    return files[0] if len(files) == 1 else None
+
+
+def _gguf_tokenizer(file: Any) -> Tokenizer:
+    from .gguf_tokenizer import tokenizer_from_gguf
+
+    return TransformersTokenizer(tokenizer_from_gguf(file))
+
+
+def _gguf_stop_ids(file: Any) -> tuple[int, ...]:
+    from .gguf_tokenizer import gguf_eos_token_ids
+
+    return () if "tokenizer.ggml.tokens" not in file.metadata else gguf_eos_token_ids(file)

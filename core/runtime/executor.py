@@ -1,0 +1,132 @@
+"""Executor: the same call on every rank this process answers for.
+
+Three ways to have ranks, one interface: a single rank; all ranks simulated in this process; one
+rank here and the others in processes of their own (torchrun), which make the same calls.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+
+from ..parallel import CommunicatorFactory, Group, Topology, no_communicator
+from ..parallel.in_process import InProcessWorld
+
+T = TypeVar("T")
+
+
+class Executor(ABC):
+    """Runs a function for each local rank.
+
+    Attributes:
+        topology: sizes, seen from the first local rank.
+        ranks: global ranks of this process, in order.
+    """
+
+    topology: Topology
+    ranks: tuple[int, ...]
+
+    @abstractmethod
+    def communicators(self, rank: int) -> CommunicatorFactory:
+        """What gives a local rank its communicators."""
+
+    @abstractmethod
+    def run(self, function: Callable[[int], T]) -> list[T]:
+        """function(rank) for each local rank; results in the order of ``ranks``."""
+
+    def agree(self, numbers: Sequence[int]) -> list[int]:
+        """Rank 0's numbers, on every process."""
+        return list(numbers)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process holds rank 0, the one that speaks to people."""
+        return 0 in self.ranks
+
+
+class SingleExecutor(Executor):
+    """One rank."""
+
+    def __init__(self) -> None:
+        self.topology, self.ranks = Topology(), (0,)
+
+    def communicators(self, rank: int) -> CommunicatorFactory:
+        """None are needed."""
+        return no_communicator
+
+    def run(self, function: Callable[[int], T]) -> list[T]:
+        """Call it."""
+        return [function(0)]
+
+
+class SimulatedExecutor(Executor):
+    """Every rank of a topology, in this process.
+
+    Args:
+        topology: the sizes.
+
+    Raises:
+        TopologyError: more ranks than one process can simulate.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology.at(0)
+        self.ranks = tuple(range(topology.world_size))
+        self._world = InProcessWorld(topology.world_size)
+
+    def communicators(self, rank: int) -> CommunicatorFactory:
+        """In-process collectives."""
+        return self._world.factory(rank)
+
+    def run(self, function: Callable[[int], T]) -> list[T]:
+        """Run all ranks, switching at collectives."""
+        return self._world.run(function)
+
+
+class ProcessExecutor(Executor):
+    """This process's rank of a job that torchrun started.
+
+    Args:
+        sizes: the topology wanted.
+        device: where the model will run.
+
+    Raises:
+        TopologyError: another number of processes than ranks.
+    """
+
+    def __init__(self, sizes: Topology, device: torch.device) -> None:
+        from ..parallel.distributed import distributed_factory
+        from ..parallel.launch import init_from_torchrun
+
+        self.topology = init_from_torchrun(sizes, device)
+        self.ranks = (self.topology.rank,)
+        self._factory = distributed_factory(self.topology)
+        world = self.topology.ranks_of("world")
+        comm = self._factory("world", world, self.topology.rank)
+        self._world = Group("world", world, self.topology.rank, comm)
+
+    def communicators(self, rank: int) -> CommunicatorFactory:
+        """torch.distributed collectives."""
+        return self._factory
+
+    def run(self, function: Callable[[int], T]) -> list[T]:
+        """Call it for this process's rank; the other processes call it for theirs."""
+        return [function(self.topology.rank)]
+
+    def agree(self, numbers: Sequence[int]) -> list[int]:
+        """Rank 0's numbers (collective), so that rounding can never part the ranks."""
+        mine = torch.tensor(list(numbers), dtype=torch.int64)
+        agreed: list[int] = self._world.broadcast(mine, 0).tolist()
+        return agreed
+
+
+def make_executor(sizes: Topology, device: torch.device) -> Executor:
+    """One rank, or torchrun's processes where it started this one, or a simulation of all."""
+    from ..parallel.launch import started_by_torchrun
+
+    if sizes.world_size == 1:
+        return SingleExecutor()
+    return ProcessExecutor(sizes, device) if started_by_torchrun() else SimulatedExecutor(sizes)

@@ -1,0 +1,115 @@
+"""generate: requests through the engine, whole or piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .engine import Engine
+from .request import FinishReason, Request
+
+
+@dataclass(frozen=True)
+class GenerateResult:
+    """What came of one prompt.
+
+    Args:
+        token_ids: new tokens, a stop id that ended them included.
+        text: their text, without stop ids and stop strings; empty without a tokenizer.
+        finish_reason: ``stop``, ``length`` or ``abort``.
+        prompt_token_ids: the prompt as tokens.
+    """
+
+    token_ids: list[int]
+    text: str
+    finish_reason: FinishReason
+    prompt_token_ids: list[int]
+
+
+@dataclass(frozen=True)
+class StreamChunk:
+    """What came of one prompt since its last chunk.
+
+    Args:
+        index: which prompt of the batch.
+        token_ids: new tokens.
+        text: text that is settled now; pieces put together are the result's text.
+        finish_reason: set in a prompt's last chunk.
+    """
+
+    index: int
+    token_ids: list[int]
+    text: str
+    finish_reason: FinishReason | None
+
+
+def generate_all(engine: Engine, requests: Sequence[Request]) -> list[GenerateResult]:
+    """Run requests to their ends, beside whatever else is under way."""
+    with_engine = _Submitted(engine, requests)
+    try:
+        while not with_engine.done:
+            engine.step()
+    except BaseException:
+        with_engine.abort()
+        raise
+    return [result_of(request) for request in requests]
+
+
+def generate_stream(engine: Engine, requests: Sequence[Request]) -> Iterator[StreamChunk]:
+    """Run requests and give their pieces as they come.
+
+    Requests are queued now, and refused now if they cannot be served. Closing the iterator early
+    aborts what is unfinished.
+    """
+    return _pieces(_Submitted(engine, requests))
+
+
+def result_of(request: Request) -> GenerateResult:
+    """The result of a finished request."""
+    assert request.finish_reason is not None
+    return GenerateResult(
+        request.output_ids, request.output.text, request.finish_reason, request.prompt_ids
+    )
+
+
+class _Submitted:
+    """Requests that were queued together; all or none are."""
+
+    def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
+        self.engine, self.requests = engine, requests
+        try:
+            for request in requests:
+                engine.scheduler.add(request)
+        except BaseException:
+            self.abort()
+            raise
+
+    @property
+    def done(self) -> bool:
+        return all(request.finished for request in self.requests)
+
+    def abort(self) -> None:
+        for request in self.requests:
+            if request.request_id >= 0:
+                self.engine.scheduler.abort(request)
+
+
+def _pieces(submitted: _Submitted) -> Iterator[StreamChunk]:
+    taken = [0] * len(submitted.requests)
+    told: set[int] = set()
+    try:
+        while len(told) < len(submitted.requests):
+            if not submitted.done:
+                submitted.engine.step()
+            for index, request in enumerate(submitted.requests):
+                if index in told:
+                    continue
+                ids = request.output_ids[taken[index] :]
+                if not ids and not request.finished:
+                    continue
+                taken[index] += len(ids)
+                if request.finished:
+                    told.add(index)
+                yield StreamChunk(index, ids, request.output.take(), request.finish_reason)
+    finally:
+        submitted.abort()

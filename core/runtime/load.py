@@ -1,0 +1,288 @@
+"""load: from a path to a model that runs. Each step can be had alone: build, load_weights."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from ..config import ModelConfig
+from ..context import BuildContext
+from ..errors import BackendUnavailableError, InputError, QuantizationError, TopologyError
+from ..models import CausalLM, name_map
+from ..parallel import Topology
+from ..quantization import QuantConfig, quant_config
+from ..registry import resolve
+from ..weights import (
+    WeightReport,
+    Weights,
+    WeightSource,
+    open_source,
+    source_tensors_equal,
+)
+from .checkpoint import Checkpoint, local_path
+from .engine import Engine, EngineLimits
+from .executor import Executor, make_executor
+from .memory import check_fits, default_slots
+from .model import Model
+from .runner import PoolSize, Runner
+
+LoadProgress = Callable[[int, int], None]
+"""(bytes done, bytes to do) of the first local rank."""
+
+_EMBED, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str | None = None,
+    topology: Topology | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    attn_dp: int = 1,
+    ep: int = 1,
+    quantization: str | None = None,
+    backend: str | None = None,
+    compile: Literal["auto"] | bool = "auto",
+    offline: bool | None = None,
+    kv_slots: int | None = None,
+    max_requests: int = 64,
+    prefill_chunk: int | None = None,
+    progress: LoadProgress | None = None,
+) -> Model:
+    """Load a checkpoint, ready to run.
+
+    With more than one rank: the processes that torchrun started, one rank each; otherwise all
+    ranks are simulated in this process.
+
+    Args:
+        path: checkpoint directory, .safetensors or .gguf file, or a hub id.
+        dtype: of weights and activations; the checkpoint's own when None (float16 becomes
+            float32 on a CPU, which has no usable float16 multiplication).
+        device: ``cpu`` when None.
+        topology: sizes of all axes, instead of tp, pp, attn_dp and ep.
+        tp, pp, attn_dp, ep: sizes of the axes.
+        quantization: method to apply to plain weights; none is served yet.
+        backend: attention backend; ``torch`` when None.
+        compile: ``auto`` runs eagerly as long as no compiled path is served; True asks for one.
+        offline: never ask the hub; None follows HF_HUB_OFFLINE.
+        kv_slots: tokens the KV pool holds; by default several contexts, within memory.
+        max_requests: requests under way at once.
+        prefill_chunk: prompt tokens of one request in one forward at most.
+        progress: told how many bytes are read.
+
+    Raises:
+        ArchzooError: anything that would make the model wrong, by name, before the first token.
+    """
+    sizes = _sizes(topology, tp, pp, attn_dp, ep)
+    _refuse_unbuilt(sizes, quantization, compile)
+    place = torch.device(device or "cpu")
+    checkpoint = Checkpoint(local_path(path, _offline(offline)))
+    try:
+        model_class = resolve_model(checkpoint.raw)
+        config = ModelConfig.from_dict(
+            checkpoint.raw, model_class.adapter, checkpoint.config_file
+        )
+        quant = quant_config(config.quantization)
+        config = with_stored_head(config, model_class, checkpoint)
+        executor = make_executor(sizes, place)
+        number = _dtype(dtype, config, place)
+        check_fits(
+            checkpoint.source, number, place, len(executor.ranks) / executor.topology.world_size
+        )
+        modules = _build_all(model_class, config, executor, number, place, quant)
+        reports = [
+            module.load_weights(
+                checkpoint.source, checkpoint.format, progress if at == 0 else None
+            )
+            for at, module in enumerate(modules)
+        ]
+    finally:
+        checkpoint.close()
+    size = _pool_size(config, modules, number, place, kv_slots, max_requests)
+    runners = [Runner(module, size, backend or "torch", place) for module in modules]
+    limits = EngineLimits(size, max_requests, prefill_chunk)
+    engine = Engine(executor, runners, config, limits)
+    return Model(config, checkpoint, engine, reports)
+
+
+def build(config: ModelConfig | Mapping[str, Any], ctx: BuildContext) -> CausalLM:
+    """The architecture's module for one rank, empty; on any device, ``meta`` included.
+
+    Args:
+        config: normalised, or the raw dictionary of a config.json.
+        ctx: topology and groups, dtype, device. The checkpoint's quantization is the context's
+            to give: ``quant_config(config.quantization)``.
+
+    Raises:
+        RegistryError: no class for the architecture.
+        ShapeError: the topology does not fit the model.
+    """
+    if isinstance(config, ModelConfig):
+        return resolve_model({"architectures": list(config.architectures)})(config, ctx)
+    model_class = resolve_model(config)
+    return model_class(ModelConfig.from_dict(config, model_class.adapter), ctx)
+
+
+def load_weights(module: nn.Module, source: str | os.PathLike[str] | Weights) -> WeightReport:
+    """Fill a built module from a directory, a file, an open source, or (name, tensor) pairs.
+
+    Raises:
+        CoverageError: anything missing, left over, doubled or of another shape.
+        InputError: the module is none of archzoo's.
+    """
+    if not isinstance(module, CausalLM):
+        raise InputError(
+            f"{type(module).__name__} is no archzoo model; build one with archzoo.build"
+        )
+    if not isinstance(source, str | os.PathLike):
+        return module.load_weights(source, _format_of(source))
+    opened = open_source(source)
+    try:
+        return module.load_weights(opened, _format_of(opened))
+    finally:
+        opened.close()
+
+
+def resolve_model(raw: Mapping[str, Any]) -> type[CausalLM]:
+    """The class for a raw configuration's architectures.
+
+    Raises:
+        RegistryError: none, or one that is no model of archzoo's.
+    """
+    found = resolve(tuple(raw.get("architectures") or ()))
+    if not issubclass(found, CausalLM):
+        raise InputError(
+            f"{found.__module__}.{found.__qualname__} is no archzoo model; it must extend "
+            "archzoo.models.CausalLM"
+        )
+    return found
+
+
+def with_stored_head(
+    config: ModelConfig, model_class: type[CausalLM], checkpoint: Checkpoint
+) -> ModelConfig:
+    """The config, untied where the checkpoint stores a head of its own that differs.
+
+    A config that says "tied" beside a stored head with other values contradicts itself; the
+    trained head is kept, as ``transformers`` does, with a warning that says so.
+    """
+    if not config.tie_word_embeddings or not model_class.has_head:
+        return config
+    names = name_map(model_class, checkpoint.format)
+    stored = {names.rename(name): name for name in checkpoint.source.infos()}
+    head, embedding = stored.get(_HEAD), stored.get(_EMBED)
+    if head is None or embedding is None:
+        return config
+    if source_tensors_equal(checkpoint.source, head, embedding):
+        return config
+    warnings.warn(
+        f"{checkpoint.config_file}: tie_word_embeddings is true, but the stored {head} differs "
+        f"from {embedding}; the stored head is used. Set tie_word_embeddings to false to say so, "
+        f"or remove {head} to use the embedding",
+        stacklevel=3,
+    )
+    return replace(config, tie_word_embeddings=False)
+
+
+def _build_all(
+    model_class: type[CausalLM],
+    config: ModelConfig,
+    executor: Executor,
+    dtype: torch.dtype,
+    device: torch.device,
+    quant: QuantConfig,
+) -> list[CausalLM]:
+    return [
+        model_class(
+            config,
+            BuildContext.of(
+                executor.topology.at(rank),
+                communicators=executor.communicators(rank),
+                dtype=dtype,
+                device=device,
+                quant=quant,
+            ),
+        ).eval()
+        for rank in executor.ranks
+    ]
+
+
+def _sizes(topology: Topology | None, tp: int, pp: int, attn_dp: int, ep: int) -> Topology:
+    if topology is None:
+        return Topology(tp=tp, pp=pp, attn_dp=attn_dp, ep=ep)
+    if (tp, pp, attn_dp, ep) != (1, 1, 1, 1):
+        raise TopologyError(
+            f"{topology} was given beside tp={tp}, pp={pp}, attn_dp={attn_dp}, ep={ep}; "
+            "give the topology or the sizes"
+        )
+    return topology
+
+
+def _refuse_unbuilt(
+    sizes: Topology, quantization: str | None, compile: Literal["auto"] | bool
+) -> None:
+    for name in ("pp", "attn_dp", "ep"):
+        value = getattr(sizes, name)
+        if value != 1:
+            raise TopologyError(
+                f"{name}={value}: only tensor parallelism is served in this version; use tp"
+            )
+    if quantization is not None:
+        raise QuantizationError(
+            f"quantization={quantization!r} is not served; plain weights only, leave it out"
+        )
+    if compile is True:
+        raise BackendUnavailableError(
+            "compile=True", "this version", "use compile='auto', which runs eagerly"
+        )
+
+
+def _offline(offline: bool | None) -> bool:
+    if offline is not None:
+        return offline
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
+
+
+def _dtype(
+    asked: torch.dtype | str | None, config: ModelConfig, device: torch.device
+) -> torch.dtype:
+    name = asked if asked is not None else config.dtype or "float32"
+    dtype = getattr(torch, name, None) if isinstance(name, str) else name
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise InputError(
+            f"dtype={asked!r} must be float32, bfloat16, float16 or float64, or the torch dtype"
+        )
+    if asked is None and dtype is torch.float16 and device.type == "cpu":
+        return torch.float32
+    return dtype
+
+
+def _pool_size(
+    config: ModelConfig,
+    modules: list[CausalLM],
+    dtype: torch.dtype,
+    device: torch.device,
+    kv_slots: int | None,
+    max_requests: int,
+) -> PoolSize:
+    slots = kv_slots
+    if slots is None:
+        specs = modules[0].attention_specs()
+        slots = default_slots(config, specs, dtype, device, len(modules))
+    rows = max_requests + Engine.SCORING_ROWS
+    return PoolSize(slots, rows, min(config.max_position_embeddings, slots))
+
+
+def _format_of(source: object) -> str:
+    return "gguf" if type(source).__name__ == "GGUFSource" else "hf"
+
+
+__all__ = ["WeightSource", "build", "load", "load_weights", "resolve_model", "with_stored_head"]

@@ -1,0 +1,277 @@
+"""Model: a loaded checkpoint and everything one can ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, cast, overload
+
+import torch
+from torch import Tensor
+
+from ..config import ModelConfig
+from ..errors import InputError
+from ..models import CausalLM
+from ..weights import WeightReport
+from .checkpoint import Checkpoint
+from .engine import Engine
+from .generation import GenerateResult, StreamChunk, generate_all, generate_stream
+from .request import Request, SamplingParams, check_prompt
+from .scoring import PromptLogprobs, prompt_logits, prompt_logprobs, prompt_vectors
+from .stopping import stop_ids_of
+from .tokenizer import Tokenizer
+
+Message = Mapping[str, Any]
+Prompt = str | Sequence[int] | Sequence[Message]
+"""A text, token ids, or chat messages (mappings with ``role`` and ``content``)."""
+
+
+class Model:
+    """A model that is ready to run, on all its ranks.
+
+    Under torchrun every process makes the same calls; results are equal on all of them.
+
+    Args:
+        config: the normalised configuration.
+        checkpoint: where it came from; its tokenizer is loaded when first needed.
+        engine: runs it.
+        reports: weight reports of the local ranks.
+
+    Attributes:
+        config: the normalised configuration.
+        report: weight report of the first local rank.
+        reports: of all local ranks.
+        engine: scheduler and ranks, for callers that step themselves.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        checkpoint: Checkpoint,
+        engine: Engine,
+        reports: Sequence[WeightReport],
+    ) -> None:
+        self.config, self.engine, self.reports = config, engine, tuple(reports)
+        self.report = self.reports[0]
+        self._checkpoint = checkpoint
+
+    @property
+    def module(self) -> CausalLM:
+        """The architecture's module of the first local rank."""
+        return self.engine.runners[0].module
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The checkpoint's tokenizer.
+
+        Raises:
+            InputError: there is none.
+        """
+        return self._checkpoint.tokenizer
+
+    @overload
+    def logits(self, ids: Sequence[int], *, chunk_size: int | None = None) -> Tensor: ...
+    @overload
+    def logits(
+        self, ids: Sequence[Sequence[int]], *, chunk_size: int | None = None
+    ) -> list[Tensor]: ...
+    def logits(
+        self, ids: Sequence[int] | Sequence[Sequence[int]], *, chunk_size: int | None = None
+    ) -> Tensor | list[Tensor]:
+        """Logits of every position.
+
+        Args:
+            ids: token ids of one prompt, or a list of prompts. No tokens give no rows.
+            chunk_size: compute in chunks of so many tokens over cached keys and values.
+
+        Returns:
+            (T, V) float32 (float64 when the model runs in float64); a list for a list.
+
+        Raises:
+            InputError: an id outside the vocabulary, a prompt longer than the context.
+            CapacityError: the KV pool has no room.
+        """
+        if _is_batch(ids):
+            return prompt_logits(self.engine, [self._ids(one) for one in ids], chunk_size)
+        return prompt_logits(self.engine, [self._ids(ids)], chunk_size)[0]
+
+    def logprobs(
+        self,
+        ids: str | Sequence[int],
+        start: int = 0,
+        top_k: int = 0,
+        temperature: float = 1.0,
+        *,
+        chunk_size: int | None = None,
+    ) -> PromptLogprobs:
+        """Log-probability of each token of a prompt, given those before it.
+
+        Args:
+            ids: token ids, or a text.
+            start: tokens before it get None.
+            top_k: also the k likeliest tokens at each position.
+            temperature: logits are divided by it before the softmax; 1 gives the raw ones.
+            chunk_size: compute in chunks of so many tokens.
+
+        Raises:
+            InputError: an empty prompt, a start outside it, a temperature that is not positive,
+                top_k outside the vocabulary.
+        """
+        prompt = check_prompt(self._prompt(ids), self.config.vocab_size)
+        if not 0 <= start <= len(prompt):
+            raise InputError(f"start={start} must lie in 0…{len(prompt)}, the prompt's length")
+        if not 0 <= top_k <= self.config.vocab_size:
+            raise InputError(f"top_k={top_k} must lie in 0…{self.config.vocab_size}")
+        if not temperature > 0:
+            raise InputError(f"temperature={temperature} must be positive to give a distribution")
+        return prompt_logprobs(self.engine, prompt, start, top_k, temperature, chunk_size)
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        dimensions: int | None = None,
+        normalize: bool = True,
+        *,
+        chunk_size: int | None = None,
+    ) -> Tensor:
+        """A vector for each prompt.
+
+        Args:
+            prompts: one prompt or a list of them.
+            dimensions: keep so many leading features, cut before normalising.
+            normalize: scale each vector to length 1.
+            chunk_size: compute long prompts in chunks (last-token pooling only).
+
+        Returns:
+            (R, D) float32, or (R, dimensions).
+
+        Raises:
+            InputError: an empty prompt, or dimensions outside 1…D.
+        """
+        many = list(prompts) if _is_batch(prompts) else [prompts]
+        width = self.config.hidden_size
+        if dimensions is not None and not 1 <= dimensions <= width:
+            raise InputError(f"dimensions={dimensions} must lie in 1…{width}, the model's width")
+        if not many:
+            return torch.empty(0, dimensions or width)
+        ids = [self._ids(self._prompt(cast(Prompt, one))) for one in many]
+        return prompt_vectors(self.engine, ids, dimensions, normalize, chunk_size)
+
+    @overload
+    def generate(
+        self, prompt: Prompt, max_new_tokens: int | None = None, *, stream: Literal[True], **options: Any
+    ) -> Iterator[StreamChunk]: ...
+    @overload
+    def generate(
+        self, prompt: str | Sequence[int] | Sequence[Message], max_new_tokens: int | None = None, **options: Any
+    ) -> GenerateResult: ...
+    @overload
+    def generate(
+        self, prompt: Sequence[Prompt], max_new_tokens: int | None = None, **options: Any
+    ) -> list[GenerateResult]: ...
+    def generate(
+        self,
+        prompt: Prompt | Sequence[Prompt],
+        max_new_tokens: int | None = None,
+        *,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        stop: str | Sequence[str] = (),
+        stop_token_ids: int | Sequence[int] = (),
+        ignore_eos: bool = False,
+        stream: bool = False,
+    ) -> GenerateResult | list[GenerateResult] | Iterator[StreamChunk]:
+        """Continue one prompt or a batch of them.
+
+        Args:
+            prompt: a text, token ids, chat messages, or a list of any of these.
+            max_new_tokens: tokens to generate at most; as many as fit when None.
+            temperature: 0 takes the likeliest token; otherwise logits are divided by it.
+            top_k: choose among the k likeliest tokens; 0 for all.
+            top_p: choose among the smallest set of likeliest tokens with this mass.
+            seed: of the random numbers; each prompt draws its own when None.
+            stop: texts that end the output, which does not contain them.
+            stop_token_ids: ids that end the output, beside the model's own.
+            ignore_eos: go on past the model's own end ids.
+            stream: give pieces as they come instead of results at the end.
+
+        Returns:
+            A result with ``.token_ids`` (new ones), ``.text`` and ``.finish_reason``; a list for
+            a list; an iterator of pieces when streaming.
+
+        Raises:
+            InputError: an empty prompt, an id outside the vocabulary, an option out of range.
+            CapacityError: a request that could never fit the KV pool.
+        """
+        many = list(prompt) if _is_batch(prompt) else [prompt]
+        params = SamplingParams(
+            max_new_tokens,
+            temperature,
+            top_k,
+            top_p,
+            seed,
+            stop,  # type: ignore[arg-type]  # SamplingParams makes tuples of single values
+            stop_token_ids,  # type: ignore[arg-type]  # likewise
+            ignore_eos,
+        )
+        requests = [self._request(cast(Prompt, one), params) for one in many]
+        if stream:
+            return generate_stream(self.engine, requests)
+        results = generate_all(self.engine, requests)
+        return results if _is_batch(prompt) else results[0]
+
+    def _request(self, prompt: Prompt, params: SamplingParams) -> Request:
+        seed = self.engine.executor.agree([params.seeded().seed or 0])[0]
+        return Request(
+            self._prompt(prompt),
+            replace(params, seed=seed),
+            self.stop_ids(isinstance(prompt, str)),
+            self._decoder(prompt, params),
+            self.config.vocab_size,
+        )
+
+    def stop_ids(self, with_tokenizer: bool = True) -> frozenset[int]:
+        """Ids that end an output: the config's, generation_config's and the tokenizer's."""
+        own = stop_ids_of(self.config.eos_token_ids, self._checkpoint.stop_ids)
+        return own | self.tokenizer.eos_token_ids if with_tokenizer else own
+
+    def _decoder(self, prompt: Prompt, params: SamplingParams) -> Tokenizer | None:
+        """The tokenizer, where text is wanted; ids alone do without one if there is none."""
+        if isinstance(prompt, str) or params.stop or _is_chat(prompt):
+            return self.tokenizer
+        try:
+            return self.tokenizer
+        except InputError:
+            return None
+
+    def _prompt(self, prompt: Prompt) -> Sequence[int]:
+        """Token ids of any kind of prompt."""
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt)
+        if _is_chat(prompt):
+            return self.tokenizer.apply_chat(cast(Sequence[Message], prompt))
+        return cast(Sequence[int], prompt)
+
+    def _ids(self, ids: object) -> list[int]:
+        """Checked ids; no ids are fine here."""
+        values = ids.tolist() if hasattr(ids, "tolist") else list(cast(Sequence[int], ids))
+        return check_prompt(values, self.config.vocab_size) if values else []
+
+
+def _is_chat(prompt: object) -> bool:
+    return (
+        isinstance(prompt, Sequence)
+        and not isinstance(prompt, str)
+        and bool(prompt)
+        and isinstance(prompt[0], Mapping)
+    )
+
+
+def _is_batch(prompt: object) -> bool:
+    """A list of prompts: its first member is itself a text or a sequence."""
+    if isinstance(prompt, str) or not isinstance(prompt, Sequence) or not prompt:
+        return False
+    first = prompt[0]
+    return isinstance(first, str | Sequence) or getattr(first, "ndim", 0) == 1

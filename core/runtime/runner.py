@@ -1,0 +1,148 @@
+"""Runner: one rank's model, KV pool and backend; turns a step's numbers into one forward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..attention import make_backend
+from ..forward import (
+    ForwardBatch,
+    ForwardMode,
+    KVCacheLayout,
+    KVPool,
+    LogprobRequest,
+    OutputRows,
+    PoolingRequest,
+    RequestRows,
+    TokenRows,
+)
+from ..layers import LogitsProcessorOutput
+from ..models import CausalLM
+from .scheduler import Step
+
+
+@dataclass(frozen=True)
+class PoolSize:
+    """Room of a KV pool.
+
+    Args:
+        slots: tokens it holds.
+        requests: requests under way at once.
+        context: tokens of the longest sequence.
+    """
+
+    slots: int
+    requests: int
+    context: int
+
+
+@dataclass(frozen=True)
+class Logprobs:
+    """Input log-probabilities wanted of a step, as plain numbers; see LogprobRequest."""
+
+    rows: Sequence[int]
+    targets: Sequence[int]
+    top_k: int = 0
+    token_ids: tuple[int, ...] = ()
+    temperature: float = 1.0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a step is to give back, as plain numbers.
+
+    Args:
+        sample_rows: rows whose logits are wanted; None for every row.
+        logprobs: input log-probabilities, or None.
+        pooling: pooled vectors instead of logits, or None.
+    """
+
+    sample_rows: Sequence[int] | None = None
+    logprobs: Logprobs | None = None
+    pooling: PoolingRequest | None = None
+
+
+class Runner:
+    """One rank: a loaded model bound to a backend over its own pool.
+
+    Args:
+        module: the model.
+        size: room of the pool.
+        backend: name of the attention backend.
+        device: where the model is.
+
+    Raises:
+        BackendUnavailableError: the backend does not serve this model.
+    """
+
+    def __init__(
+        self,
+        module: CausalLM,
+        size: PoolSize,
+        backend: str,
+        device: torch.device,
+    ) -> None:
+        self.module, self.device = module, device
+        layout = KVCacheLayout.of(module.attention_specs(), module.dtype)
+        self.pool = KVPool(layout, size.slots, size.requests, size.context, device)
+        self.backend = make_backend(backend, self.pool)
+        module.bind(self.backend)
+
+    def forward(self, step: Step, wanted: Wanted) -> LogitsProcessorOutput:
+        """Run one step; rows are laid out as the step says."""
+        positions = self._tensor(step.positions)
+        batch = self._batch(step, positions, wanted)
+        batch.plan = self.backend.plan(batch)
+        return self.module(
+            self._tensor(step.input_ids),
+            positions,
+            batch,
+            get_embedding=wanted.pooling is not None,
+        )
+
+    def _batch(self, step: Step, positions: Tensor, wanted: Wanted) -> ForwardBatch:
+        slots = self._tensor(step.new_slots)
+        requests = RequestRows.of(
+            step.req_pool_indices,
+            step.prefix_lens,
+            step.extend_lens,
+            self.device,
+            known_lens=step.known_lens,
+        )
+        table_rows = requests.req_pool_indices
+        if step.mode is not ForwardMode.DECODE:
+            table_rows = table_rows.repeat_interleave(requests.extend_seq_lens)
+        self.pool.req_to_token[table_rows, positions] = slots
+        rows = len(step.input_ids)
+        return ForwardBatch(
+            self.backend,
+            step.mode,
+            TokenRows(rows, rows, slots),
+            requests,
+            self._outputs(step, wanted),
+        )
+
+    def _outputs(self, step: Step, wanted: Wanted) -> OutputRows:
+        rows = wanted.sample_rows
+        every = rows is None or len(rows) == len(step.input_ids)
+        asked = wanted.logprobs
+        return OutputRows(
+            None if every or rows is None else self._tensor(rows),
+            None
+            if asked is None
+            else LogprobRequest(
+                self._tensor(asked.rows),
+                self._tensor(asked.targets),
+                asked.top_k,
+                asked.token_ids,
+                asked.temperature,
+            ),
+            wanted.pooling,
+        )
+
+    def _tensor(self, numbers: Sequence[int]) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.int64, device=self.device)

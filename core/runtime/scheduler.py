@@ -1,0 +1,340 @@
+"""Continuous batching: which tokens of which requests the next forward computes.
+
+One rule drives everything. A request is a list of tokens of which the first ``computed`` are in the
+cache; a step computes some more, and when it reaches the end of the list, the last row's logits
+give the next token. Prefill, chunked prefill, decode and recomputing after preemption are all this.
+
+Requests are served in order of arrival: none is admitted before an earlier one. A request is
+admitted when slots for all tokens it has are free. When a decode token finds no slot, the youngest
+running request gives its slots back and waits; it is computed again later, from prompt and output,
+so its tokens stay the same. The oldest request is never put back, hence everything finishes.
+
+Slots are free again when their request ends, which happens between forwards: one forward is under
+way at a time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from ..errors import CapacityError, InputError
+from ..forward import ForwardMode
+from .request import FinishReason, Request, RequestState
+from .slots import SlotAllocator
+
+
+@dataclass(slots=True)
+class Step:
+    """The facts of one forward, plain numbers that can be sent to every rank.
+
+    Rows of requests lie end to end, in the order of ``request_ids``. Decode rows come first.
+
+    Args:
+        mode: DECODE when every request has one token after its first output, EXTEND when none
+            has, MIXED else.
+        request_ids: the requests.
+        req_pool_indices: row of the slot table, for each request.
+        prefix_lens: tokens in the cache before this forward, for each request.
+        extend_lens: tokens of this forward, for each request.
+        known_lens: tokens of the whole sequence so far, later chunks included.
+        samples: whether the last row gives a new token, for each request.
+        input_ids: tokens, for each row.
+        new_slots: slot each row's keys and values go to, for each row.
+    """
+
+    mode: ForwardMode = ForwardMode.DECODE
+    request_ids: list[int] = field(default_factory=list)
+    req_pool_indices: list[int] = field(default_factory=list)
+    prefix_lens: list[int] = field(default_factory=list)
+    extend_lens: list[int] = field(default_factory=list)
+    known_lens: list[int] = field(default_factory=list)
+    samples: list[bool] = field(default_factory=list)
+    input_ids: list[int] = field(default_factory=list)
+    new_slots: list[int] = field(default_factory=list)
+
+    @property
+    def positions(self) -> list[int]:
+        """Position of each row in its sequence."""
+        if self.mode is ForwardMode.DECODE:
+            return self.prefix_lens
+        lens = zip(self.prefix_lens, self.extend_lens, strict=True)
+        return [at for prefix, extend in lens for at in range(prefix, prefix + extend)]
+
+    @property
+    def sample_rows(self) -> list[int]:
+        """Rows whose logits are wanted, one for each request that samples."""
+        ends = accumulate(self.extend_lens)
+        return [end - 1 for end, wanted in zip(ends, self.samples, strict=True) if wanted]
+
+
+class Scheduler:
+    """Takes requests in, gives steps out, takes sampled tokens in.
+
+    ``next_step`` and ``finish_step`` alternate; requests are added and aborted at any time.
+
+    Args:
+        slots: allocator of the pool; the scheduler frees what it took.
+        max_requests: requests running at once, rows of the slot table.
+        max_context: tokens of the longest sequence.
+        prefill_chunk: prompt tokens of one request in one step at most; None for no such limit.
+        max_batch_tokens: rows of one step at most.
+
+    Raises:
+        InputError: a limit below 1, or fewer rows than requests.
+    """
+
+    def __init__(
+        self,
+        slots: SlotAllocator,
+        max_requests: int,
+        max_context: int,
+        prefill_chunk: int | None,
+        max_batch_tokens: int,
+    ) -> None:
+        """No request yet."""
+        chunk = max_batch_tokens if prefill_chunk is None else prefill_chunk
+        if min(max_requests, max_context, chunk) < 1 or max_batch_tokens < max_requests:
+            raise InputError(
+                f"max_requests={max_requests}, max_context={max_context}, "
+                f"prefill_chunk={prefill_chunk}, max_batch_tokens={max_batch_tokens}: all must be "
+                ">= 1, and max_batch_tokens >= max_requests, for each may decode in the same step"
+            )
+        self.slots = slots
+        self.max_context, self.max_batch_tokens = max_context, max_batch_tokens
+        self._chunk = chunk
+        self._free_rows = list(range(max_requests))
+        self._waiting: deque[Request] = deque()
+        self._running: list[Request] = []
+        self._in_step: list[Request] = []
+        self._step: Step | None = None
+        self._next_id = 0
+        # Set by a preemption until a request ends: admitting before would only preempt again.
+        self._crowded = False
+
+    @property
+    def waiting(self) -> tuple[Request, ...]:
+        """Requests that hold no slot, in the order they will be admitted."""
+        return tuple(self._waiting)
+
+    @property
+    def running(self) -> tuple[Request, ...]:
+        """Requests that hold slots, oldest first."""
+        return tuple(self._running)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request is unfinished."""
+        return bool(self._waiting or self._running)
+
+    def add(self, request: Request) -> Request:
+        """Queue a request, behind all earlier ones.
+
+        Raises:
+            InputError: prompt and new tokens exceed the context, or the request is not new.
+            CapacityError: they exceed the pool: it could never run.
+        """
+        if request.request_id >= 0:
+            raise InputError(f"{request!r} was added before; make a new Request for each prompt")
+        request.limit = self._limit(request)
+        request.request_id = self._next_id
+        self._next_id += 1
+        self._waiting.append(request)
+        return request
+
+    def abort(self, request: Request) -> None:
+        """End a request now; its slots are free. One that has finished stays as it is.
+
+        Raises:
+            InputError: the request was never added here.
+        """
+        if request.finished:
+            return
+        if request in self._running:
+            self._end(request, "abort")
+        elif request in self._waiting:
+            self._waiting.remove(request)
+            request.finish("abort")
+        else:
+            raise InputError(f"{request!r} is not of this scheduler; abort what was added to it")
+
+    def next_step(self) -> Step | None:
+        """What to compute next; None when there is no request.
+
+        Raises:
+            InputError: the last step is neither finished nor cancelled.
+            CapacityError: slots are held by someone outside, and nothing here can run.
+        """
+        if self._step is not None:
+            raise InputError("a step is under way; call finish_step or cancel_step first")
+        step, taken = Step(), self._in_step
+        taken.clear()
+        decodes = self._plan_decodes(step)
+        self._plan_prefills(step)
+        self._admit(step)
+        if not taken:
+            if self._waiting:
+                raise self._stuck(self._waiting[0])
+            return None
+        if decodes < len(taken):
+            step.mode = ForwardMode.MIXED if decodes else ForwardMode.EXTEND
+        self._step = step
+        return step
+
+    def sampled(self, step: Step) -> list[Request]:
+        """The requests that get a token from this step, in the order finish_step wants tokens."""
+        self._check_current(step)
+        return [r for r, wanted in zip(self._in_step, step.samples, strict=True) if wanted]
+
+    def finish_step(self, step: Step, tokens: Sequence[int]) -> list[Request]:
+        """Take the sampled tokens of a step.
+
+        Args:
+            step: what next_step gave last.
+            tokens: one for each request that samples.
+
+        Returns:
+            The requests that ended with it.
+
+        Raises:
+            InputError: another step, or another number of tokens.
+        """
+        self._check_current(step)
+        if len(tokens) != sum(step.samples):
+            raise InputError(f"{len(tokens)} tokens for {sum(step.samples)} requests that sample")
+        self._step = None
+        ended: list[Request] = []
+        token = iter(tokens)
+        for request, count, wanted in zip(
+            self._in_step, step.extend_lens, step.samples, strict=True
+        ):
+            new = next(token) if wanted else None
+            if request.finish_reason is not None:
+                continue  # aborted while the step was under way
+            request.computed += count
+            if new is not None and (reason := request.accept(new)):
+                self._end(request, reason)
+                ended.append(request)
+        return ended
+
+    def cancel_step(self, step: Step) -> None:
+        """The step's forward failed: nothing of it counts, and next_step plans it again.
+
+        Raises:
+            InputError: another step than the one under way.
+        """
+        self._check_current(step)
+        self._step = None
+
+    def _limit(self, request: Request) -> int:
+        """New tokens the request may have, checked against context and pool."""
+        prompt, asked = request.num_prompt, request.limit
+        total = prompt + (1 if asked is None else asked)
+        sizes = f"{prompt} prompt tokens + {total - prompt} new = {total}"
+        if total > self.max_context:
+            raise InputError(
+                f"{sizes}, more than the context of {self.max_context}; "
+                "shorten the prompt or lower max_new_tokens"
+            )
+        if total > self.slots.num_slots:
+            raise CapacityError(
+                f"{sizes}, more than the {self.slots.num_slots} slots of the KV pool; "
+                "shorten the request, or load with a larger pool"
+            )
+        return min(self.max_context, self.slots.num_slots) - prompt if asked is None else asked
+
+    def _plan_decodes(self, step: Step) -> int:
+        """One row for each request that has one token to compute and an output."""
+        # A preemption takes requests off the end, never one that was seen already.
+        for request in self._running:
+            computed = request.computed
+            if len(request.tokens) - computed == 1 and request.num_output:
+                if len(request.slots) == computed and not self._grow(request):
+                    break
+                self._put(step, request, 1)
+        return len(self._in_step)
+
+    def _grow(self, request: Request) -> bool:
+        """Give the request its next slot; False when it had to be put back itself."""
+        while not self.slots.available:
+            youngest = self._running[-1]
+            self._preempt(youngest)
+            if youngest is request:
+                return False
+        request.slots += self.slots.alloc_after(request.slots[-1])
+        return True
+
+    def _plan_prefills(self, step: Step) -> None:
+        """The next chunk of running requests whose prompt is not through."""
+        for request in self._running:
+            if len(request.tokens) - request.computed > 1 or not request.num_output:
+                self._plan_chunk(step, request)
+
+    def _plan_chunk(self, step: Step, request: Request) -> None:
+        budget = self.max_batch_tokens - len(step.input_ids)
+        count = min(len(request.tokens) - request.computed, self._chunk, budget)
+        if count:
+            self._put(step, request, count)
+
+    def _put(self, step: Step, request: Request, count: int) -> None:
+        """Let the step compute the request's next count tokens."""
+        start, tokens = request.computed, request.tokens
+        stop = start + count
+        self._in_step.append(request)
+        step.request_ids.append(request.request_id)
+        step.req_pool_indices.append(request.req_pool_index)
+        step.prefix_lens.append(start)
+        step.extend_lens.append(count)
+        step.known_lens.append(len(request.tokens))
+        step.samples.append(stop == len(tokens))
+        step.input_ids += tokens[start:stop]
+        step.new_slots += request.slots[start:stop]
+
+    def _admit(self, step: Step) -> None:
+        """Let waiting requests in, first come first served, while there is room for them."""
+        while self._waiting and self._free_rows and not (self._crowded and self._running):
+            request = self._waiting[0]
+            spare = self.slots.available - len(request.tokens)
+            # Each running request keeps a slot for its next token.
+            if spare < len(self._running) or len(step.input_ids) >= self.max_batch_tokens:
+                return
+            self._waiting.popleft()
+            assert request.limit is not None
+            # The last token of all is never computed, so it needs no slot.
+            room = request.limit - request.num_output - 1
+            request.slots = self.slots.alloc(len(request.tokens), room=room)
+            request.req_pool_index = heapq.heappop(self._free_rows)
+            request.state = RequestState.RUNNING
+            self._running.append(request)
+            self._plan_chunk(step, request)
+
+    def _preempt(self, request: Request) -> None:
+        self._release(request)
+        request.state, request.computed = RequestState.WAITING, 0
+        self._waiting.appendleft(request)
+        self._crowded = True
+
+    def _end(self, request: Request, reason: FinishReason) -> None:
+        self._release(request)
+        request.finish(reason)
+        self._crowded = False
+
+    def _release(self, request: Request) -> None:
+        self._running.remove(request)
+        self.slots.free(request.slots)
+        heapq.heappush(self._free_rows, request.req_pool_index)
+        request.slots, request.req_pool_index = [], -1
+
+    def _check_current(self, step: Step) -> None:
+        if step is not self._step:
+            raise InputError("this step is not the one under way; use what next_step gave last")
+
+    def _stuck(self, request: Request) -> CapacityError:
+        return CapacityError(
+            f"request {request.request_id} needs {len(request.tokens)} slots, "
+            f"{self.slots.available} of {self.slots.num_slots} are free and no request here holds "
+            "the others; free what was taken from this allocator elsewhere"
+        )

@@ -1,0 +1,163 @@
+"""Prompts in, logits, log-probabilities or vectors out: everything that computes a prompt once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..forward import PoolingRequest
+from ..layers import InputLogprobs
+from .engine import BATCH_TOKENS, Engine
+from .runner import Logprobs, Wanted
+
+Prompts = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class PromptLogprobs:
+    """Log-probabilities of a prompt's own tokens.
+
+    Attributes:
+        token_ids: the prompt.
+        token_logprobs: one for each token; None for tokens before ``start`` and for the first,
+            which nothing predicts.
+        top_logprobs: for the same tokens, the k likeliest as (id, log-probability), best first.
+    """
+
+    token_ids: list[int]
+    token_logprobs: list[float | None]
+    top_logprobs: list[list[tuple[int, float]] | None] = field(default_factory=list)
+
+
+def prompt_logits(engine: Engine, prompts: Prompts, chunk_size: int | None) -> list[Tensor]:
+    """(T, V) logits of each prompt; (0, V) for an empty one."""
+    dtype = next(iter(engine.runners)).module.dtype
+    wide = torch.float64 if dtype is torch.float64 else torch.float32
+    pieces: list[list[Tensor]] = [[] for _ in prompts]
+    for group in _groups(prompts, Engine.SCORING_ROWS):
+        texts = [prompts[at] for at in group]
+        with engine.scoring([len(ids) for ids in texts]) as scoring:
+            for start, stop in _chunks(texts, chunk_size):
+                output = scoring.forward(texts, start, stop, Wanted())
+                assert output.next_token_logits is not None
+                parts = output.next_token_logits.split(_part_lens(texts, start, stop))
+                for at, part in zip(group, parts, strict=True):
+                    pieces[at].append(part)
+    empty = torch.empty(0, engine.config.vocab_size, dtype=wide)
+    return [torch.cat(part) if len(part) > 1 else (part or [empty])[0] for part in pieces]
+
+
+def prompt_logprobs(
+    engine: Engine,
+    ids: Sequence[int],
+    start: int,
+    top_k: int,
+    temperature: float,
+    chunk_size: int | None,
+) -> PromptLogprobs:
+    """Log-probability of each token from ``start`` on, given those before it.
+
+    Row i predicts token i + 1, so a chunk's last row knows its target although the token comes
+    in the next chunk.
+    """
+    count = len(ids)
+    first = max(start, 1)
+    parts: list[InputLogprobs] = []
+    with engine.scoring([count]) as scoring:
+        for begin, end in _chunks([ids], chunk_size):
+            rows = range(max(begin, first - 1), min(end, count - 1))
+            wanted = Wanted(
+                sample_rows=(),
+                logprobs=Logprobs(
+                    [row - begin for row in rows],
+                    [ids[row + 1] for row in rows],
+                    top_k,
+                    temperature=temperature,
+                ),
+            )
+            output = scoring.forward([ids], begin, end, wanted)
+            assert output.input_logprobs is not None
+            parts.append(output.input_logprobs)
+    return _joined(list(ids), first, top_k, parts)
+
+
+def prompt_vectors(
+    engine: Engine,
+    prompts: Prompts,
+    dimensions: int | None,
+    normalize: bool,
+    chunk_size: int | None,
+) -> Tensor:
+    """(R, D) pooled vectors; a long prompt may be computed in chunks where pooling allows it."""
+    for at, ids in enumerate(prompts):
+        if not ids:
+            raise InputError(f"prompt {at} is empty: 0 tokens have no vector; leave it out")
+    rows: dict[int, Tensor] = {}
+    for group in _groups(prompts, Engine.SCORING_ROWS):
+        texts = [prompts[at] for at in group]
+        with engine.scoring([len(ids) for ids in texts]) as scoring:
+            for start, stop in _chunks(texts, chunk_size):
+                here = [at for at, ids in enumerate(texts) if len(ids) > start]
+                ending = [n for n, at in enumerate(here) if len(texts[at]) <= stop]
+                pooling = PoolingRequest(tuple(ending), dimensions, normalize)
+                output = scoring.forward(texts, start, stop, Wanted(pooling=pooling))
+                assert output.pooled is not None
+                done = [group[here[n]] for n in ending]
+                rows.update(zip(done, output.pooled.unbind(0), strict=True))
+    return torch.stack([rows[at] for at in range(len(prompts))])
+
+
+def _joined(
+    ids: list[int], first: int, top_k: int, parts: Sequence[InputLogprobs]
+) -> PromptLogprobs:
+    values = [value for part in parts for value in part.tokens.tolist()]
+    nothing = min(first, len(ids))
+    result = PromptLogprobs(ids, [*[None] * nothing, *values])
+    if top_k:
+        tops = [
+            list(zip(row_ids, row_values, strict=True))
+            for part in parts
+            for row_ids, row_values in zip(
+                part.top_ids.tolist(), part.top_values.tolist(), strict=True
+            )
+        ]
+        result.top_logprobs.extend([*[None] * nothing, *tops])
+    return result
+
+
+def _groups(prompts: Prompts, most: int) -> Iterator[list[int]]:
+    """Non-empty prompts that go through together: at most ``most``, within BATCH_TOKENS rows."""
+    group: list[int] = []
+    rows = 0
+    for at, ids in enumerate(prompts):
+        if not ids:
+            continue
+        if group and (len(group) == most or rows + len(ids) > BATCH_TOKENS):
+            yield group
+            group, rows = [], 0
+        group.append(at)
+        rows += len(ids)
+    if group:
+        yield group
+
+
+def _chunks(prompts: Prompts, chunk_size: int | None) -> Iterator[tuple[int, int]]:
+    """(start, stop) positions of each forward.
+
+    Raises:
+        InputError: a chunk size below 1.
+    """
+    if chunk_size is not None and (isinstance(chunk_size, bool) or chunk_size < 1):
+        raise InputError(f"chunk_size={chunk_size!r} must be at least 1, or None for no chunks")
+    longest = max((len(ids) for ids in prompts), default=0)
+    size = chunk_size or max(longest, 1)
+    return ((start, start + size) for start in range(0, longest, size))
+
+
+def _part_lens(prompts: Prompts, start: int, stop: int) -> list[int]:
+    return [len(ids[start:stop]) for ids in prompts]
+

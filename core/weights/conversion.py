@@ -1,0 +1,36 @@
+"""Which dtypes a tensor may change between on its way into a parameter."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Floats that stand for their own value. An 8-bit float does not: it goes with a scale."""
+
+
+def dtype_problem(stored: torch.dtype, wanted: torch.dtype) -> str | None:
+    """Why a stored dtype cannot fill a parameter, or None when it can.
+
+    Plain floats convert to any width. Everything else (integers, packed or 8-bit weights, bool)
+    must be equal: converting it would give numbers with another meaning.
+    """
+    if stored == wanted or (stored in _FLOATS and wanted in _FLOATS):
+        return None
+    return f"{_short(stored)} is stored, the parameter is {_short(wanted)}"
+
+
+def conversion(stored: torch.dtype, wanted: torch.dtype) -> str:
+    """A dtype change, for the report."""
+    return f"{_short(stored)} -> {_short(wanted)}"
+
+
+def overflows(values: Tensor, written: Tensor) -> bool:
+    """Whether finite values became infinite: float16 ends at 65504, the other floats far above."""
+    if written.dtype != torch.float16 or values.dtype == torch.float16:
+        return False
+    return bool((written.isinf().cpu() & values.isfinite().cpu()).any())
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

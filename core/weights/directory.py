@@ -1,0 +1,210 @@
+"""Which files of a directory are the checkpoint. Names and the index only; no tensor is read.
+
+Order of preference: ``model.safetensors.index.json``, ``model.safetensors``, another single
+index, another single safetensors file, a complete set of ``NAME-00001-of-0000N`` shards, a single
+GGUF file. Pickles are never read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from ..errors import CheckpointFileError
+
+INDEX_SUFFIX = ".safetensors.index.json"
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors")
+
+
+@dataclass(frozen=True)
+class CheckpointFiles:
+    """The files that make a checkpoint.
+
+    Args:
+        files: in reading order, each once.
+        index: file of each tensor, where an index says so; None without an index.
+        notes: what was left aside and why.
+    """
+
+    files: tuple[Path, ...]
+    index: Mapping[str, Path] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def checkpoint_files(directory: Path) -> CheckpointFiles:
+    """The checkpoint in a directory.
+
+    Raises:
+        CheckpointFileError: none there, only pickles, an ambiguous set, a missing shard, or an
+            index that is broken or points outside.
+    """
+    names = sorted(path.name for path in directory.iterdir())
+    main = _main_file(directory, names)
+    if main is None:
+        chosen = _shards_without_index(directory, names)
+    elif main.endswith(INDEX_SUFFIX):
+        chosen = read_index(directory / main)
+    else:
+        chosen = CheckpointFiles((directory / main,))
+    return CheckpointFiles(
+        chosen.files, chosen.index, chosen.notes + _left_aside(directory, names, chosen, main)
+    )
+
+
+def refuse_pickle(path: Path) -> CheckpointFileError:
+    """The error for a checkpoint that exists as a pickle only."""
+    folder = path.parent
+    return CheckpointFileError(
+        str(path),
+        "is a pickle, which can run code when read, so it is not; convert it: python -c "
+        '"from transformers import AutoModelForCausalLM as M; '
+        f"M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\"",
+    )
+
+
+def _main_file(directory: Path, names: list[str]) -> str | None:
+    """The index or the single file to read; None when shards must do without an index."""
+    for name in ("model" + INDEX_SUFFIX, "model.safetensors"):
+        if name in names:
+            return name
+    indexes = [name for name in names if name.endswith(INDEX_SUFFIX)]
+    tensors = [name for name in names if name.endswith(".safetensors")]
+    plain = [name for name in tensors if not name.startswith("consolidated")]
+    ggufs = [name for name in names if name.endswith(".gguf")]
+    for group in (indexes, plain or tensors, [] if tensors else ggufs):
+        if len(group) == 1:
+            return group[0]
+    if tensors and len(indexes) < 2:
+        return None
+    raise _nothing_to_read(directory, names, indexes or ggufs)
+
+
+def _nothing_to_read(
+    directory: Path, names: list[str], candidates: list[str]
+) -> CheckpointFileError:
+    if candidates:
+        return CheckpointFileError(
+            str(directory),
+            f"holds several checkpoints ({', '.join(candidates)}); give the path of one of them",
+        )
+    pickles = [name for name in names if name.endswith(PICKLE_SUFFIXES)]
+    if pickles:
+        return refuse_pickle(directory / pickles[0])
+    return CheckpointFileError(
+        str(directory),
+        f"holds no safetensors or GGUF file (found: {', '.join(names[:8]) or 'nothing'}); "
+        "give the directory of a downloaded checkpoint",
+    )
+
+
+def _shards_without_index(directory: Path, names: list[str]) -> CheckpointFiles:
+    """All shards of one complete numbered set."""
+    tensors = [name for name in names if name.endswith(".safetensors")]
+    plain = [name for name in tensors if not name.startswith("consolidated")] or tensors
+    shards = [_SHARD.fullmatch(name) for name in plain]
+    families = {(m["stem"], m["count"]) if m and m["number"] <= m["count"] else None for m in shards}
+    if len(families) != 1 or None in families:
+        raise CheckpointFileError(
+            str(directory),
+            f"holds {len(plain)} safetensors files ({', '.join(plain[:6])}) and no index that says "
+            "which belong together; add the index, or give the path of one file",
+        )
+    stem, count = next(family for family in families if family)
+    wanted = [f"{stem}-{n:05d}-of-{count}.safetensors" for n in range(1, int(count) + 1)]
+    _require(directory, wanted, f"{len(plain)} of {int(count)} shards are there")
+    files = tuple(directory / name for name in wanted)
+    return CheckpointFiles(files, None, (f"no index: all {len(files)} shards of {stem} are read",))
+
+
+def read_index(path: Path) -> CheckpointFiles:
+    """The files an index names.
+
+    Raises:
+        CheckpointFileError: a broken index, a file outside its directory, or a missing file.
+    """
+    weight_map = _weight_map(path)
+    files = {entry: _inside(path, entry) for entry in dict.fromkeys(weight_map.values())}
+    _require(path.parent, list(files), f"{path.name} names it")
+    index = {name: files[entry] for name, entry in weight_map.items()}
+    return CheckpointFiles(tuple(files[entry] for entry in sorted(files)), index)
+
+
+def _weight_map(path: Path) -> dict[str, str]:
+    try:
+        data = json.loads(path.read_bytes(), object_pairs_hook=_once)
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointFileError(str(path), f"is not a readable JSON index ({error})") from error
+    found = data.get("weight_map") if isinstance(data, dict) else None
+    if not isinstance(found, dict) or not found:
+        raise CheckpointFileError(
+            str(path), 'has no "weight_map" of tensor names to files; fetch the index again'
+        )
+    for name, entry in found.items():
+        if not isinstance(entry, str):
+            raise CheckpointFileError(str(path), f"maps {name!r} to {entry!r}, not to a file name")
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose keys come once each."""
+    out: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in out:
+            raise ValueError(f"key {key!r} comes twice")
+        out[key] = value
+    return out
+
+
+def _inside(index: Path, entry: str) -> Path:
+    """The file an index entry names, if it lies in the checkpoint's own directory.
+
+    A link may lead into the ``blobs`` of the same Hugging Face cache entry, nowhere else.
+    """
+    posix, windows = PurePosixPath(entry), PureWindowsPath(entry)
+    lexical = not (posix.is_absolute() or windows.drive or windows.root) and entry.endswith(
+        ".safetensors"
+    )
+    home = index.parent.resolve()
+    if lexical and ".." not in windows.parts and "\0" not in entry:
+        real = (home / entry).resolve()
+        blobs = home.parent.parent / "blobs"
+        if real.is_relative_to(home):
+            return home / entry
+        if home.parent.name == "snapshots" and real.is_relative_to(blobs):
+            return home / entry
+    raise CheckpointFileError(
+        str(index),
+        f"names {entry!r}, which is no safetensors file inside {home}; refused: an index may only "
+        "name files of its own checkpoint",
+    )
+
+
+def _require(directory: Path, names: list[str], why: str) -> None:
+    missing = [name for name in names if not (directory / name).is_file()]
+    if missing:
+        more = f" (missing too: {', '.join(missing[1:6])})" if missing[1:] else ""
+        raise CheckpointFileError(
+            str(directory / missing[0]), f"is missing: {why}{more}; download the checkpoint again"
+        )
+
+
+def _left_aside(
+    directory: Path, names: list[str], chosen: CheckpointFiles, main: str | None
+) -> tuple[str, ...]:
+    """A line for each kind of weight file that is not read."""
+    used = {path.name for path in chosen.files}
+    rest = [name for name in names if name not in used and name != main]
+    what = main or f"{len(chosen.files)} numbered shards"
+    tensors = [n for n in rest if n.endswith((".safetensors", ".gguf", INDEX_SUFFIX))]
+    pickles = [n for n in rest if n.endswith(PICKLE_SUFFIXES)]
+    notes: list[str] = []
+    if tensors:
+        notes.append(f"not read beside {what}: {', '.join(tensors)}")
+    if pickles:
+        notes.append(f"not read, pickles: {', '.join(pickles)}")
+    return tuple(notes)

@@ -1,0 +1,182 @@
+"""Execution: the bytes of a plan, entered into a ledger as they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import WeightError
+from ..parallel import box_slices, whole
+from .conversion import overflows
+from .ledger import Ledger
+from .parameters import ParameterTable
+from .plan import LoadPlan, Placement
+from .report import WeightReport
+from .source import WeightSource
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes done, bytes to do)."""
+
+
+class Execution:
+    """Carries out one plan on one model.
+
+    Args:
+        model: to fill.
+        table: its parameters.
+        source: open.
+        plan: without faults.
+
+    Attributes:
+        ledger: what was in fact read and written.
+        bytes_read: checkpoint bytes copied.
+    """
+
+    def __init__(
+        self, model: nn.Module, table: ParameterTable, source: WeightSource, plan: LoadPlan
+    ) -> None:
+        """Nothing is read or written yet."""
+        self._model, self._table, self._source, self._plan = model, table, source, plan
+        self.ledger = Ledger()
+        self.bytes_read = 0
+        self._processed_elsewhere: set[nn.Module] = set()
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """Parameters written, in the order of writing."""
+        return self.ledger.parameters
+
+    def write(self, progress: Progress | None = None) -> None:
+        """Copy every slice and zero every padding.
+
+        Raises:
+            WeightError: a parameter is on ``meta``, or the source gives another slice than asked.
+        """
+        placements = self._plan.placements
+        self._refuse_meta()
+        total = sum(placement.nbytes for placement in placements)
+        if progress is not None:
+            progress(0, total)
+        with torch.inference_mode():
+            for placement in placements:
+                self._copy(placement)
+                if progress is not None and placement.nbytes:
+                    progress(self.bytes_read, total)
+            for parameter in dict.fromkeys(placement.parameter for placement in placements):
+                self._pad(parameter)
+
+    def delegate(self, modules: Mapping[str, nn.Module]) -> None:
+        """Let modules that load themselves do so, and enter what they say they wrote.
+
+        Raises:
+            WeightError: a module returns no names.
+        """
+        for prefix, module in modules.items():
+            pending = dict(self._plan.delegated[prefix])
+            load = getattr(module, "load_weights")  # noqa: B009  nn.Module's typing lacks it
+            result = load(self._hand_out(pending))
+            if isinstance(result, WeightReport):
+                names: Iterable[str] = result.parameter_names
+                self._processed_elsewhere.update(module.modules())
+            elif isinstance(result, Iterable) and not isinstance(result, str):
+                names = result
+            else:
+                raise WeightError(
+                    f"{prefix}.load_weights returned {type(result).__name__}; it must return the "
+                    "names of the parameters it wrote"
+                )
+            self._enter(prefix, names)
+            for relative, tensor in pending.items():
+                text = f"{tensor}: {prefix}.load_weights did not take {relative}"
+                self._plan.findings.tensor_fault("unexpected", tensor, text)
+            self._require(prefix)
+
+    def prove(self) -> None:
+        """Every parameter of the plan is covered by what was in fact written."""
+        planned = dict.fromkeys(placement.parameter for placement in self._plan.placements)
+        for parameter in planned:
+            shape = tuple(self._table.parameters[parameter].shape)
+            gap = self.ledger.unwritten(parameter, shape)
+            if gap:
+                text = f"{parameter}: {gap} elements of {list(shape)} were not written"
+                self._plan.findings.parameter_fault("partial", parameter, text)
+
+    def process_weights(self) -> None:
+        """Let each quantization method derive what it needs, once for each module."""
+        for module in self._model.modules():
+            method = getattr(module, "quant_method", None)
+            if method is not None and module not in self._processed_elsewhere:
+                method.process_weights_after_loading(module)
+
+    def _refuse_meta(self) -> None:
+        for name, parameter in self._table.parameters.items():
+            if parameter.is_meta:
+                raise WeightError(
+                    f"{name} is on the meta device and holds no memory; build the model on a real "
+                    "device to load weights (a plan works on meta)"
+                )
+
+    def _copy(self, placement: Placement) -> None:
+        tensor, parameter = placement.tensor, self._table.parameters[placement.parameter]
+        for piece in placement.pieces:
+            values = self._source.read(tensor.name, piece.source)
+            target = parameter.data[box_slices(piece.target)]
+            if values.shape != target.shape or values.dtype != tensor.dtype:
+                raise WeightError(
+                    f"{self._source.description} gave {tensor.name}{list(piece.source)} as "
+                    f"{values.dtype} {list(values.shape)}, promised {tensor.dtype} "
+                    f"{list(target.shape)}; the source is broken"
+                )
+            target.copy_(values)
+            if overflows(values, target):
+                text = f"{tensor.name}: values beyond {target.dtype}'s range; load as bfloat16"
+                self._plan.findings.tensor_fault("dtype", tensor.name, text)
+            self.ledger.read(tensor.name, piece.source)
+            self._record(placement.parameter, piece.target, tensor.name)
+            self.bytes_read += tensor.nbytes(piece.source)
+        self.ledger.touch(placement.parameter)
+
+    def _pad(self, parameter: str) -> None:
+        for box in self._table.spec(parameter).padding:
+            self._table.parameters[parameter].data[box_slices(box)].zero_()
+            self._record(parameter, box, "padding")
+
+    def _record(self, parameter: str, box: tuple[tuple[int, int], ...], source: str) -> None:
+        rival = self.ledger.write(parameter, box, source)
+        if rival is not None:
+            text = f"{source} and {rival} were both written to {parameter}"
+            self._plan.findings.parameter_fault("duplicate", parameter, text)
+
+    def _hand_out(self, pending: dict[str, str]) -> Iterator[tuple[str, Tensor]]:
+        """Full tensors of a module that loads itself; takes each off the list as it goes."""
+        infos = self._source.infos()
+        for relative, tensor in list(pending.items()):
+            box = whole(infos[tensor].shape)
+            del pending[relative]
+            self._plan.findings.loaded(tensor)
+            self.ledger.read(tensor, box)
+            self.bytes_read += infos[tensor].nbytes(box)
+            yield relative, self._source.read(tensor, box)
+
+    def _enter(self, prefix: str, names: Iterable[str]) -> None:
+        for name in dict.fromkeys(names):
+            parameter = self._table.first_name(f"{prefix}.{name}")
+            if parameter in self._table:
+                shape = tuple(self._table.parameters[parameter].shape)
+                self._record(parameter, whole(shape), f"{prefix}.load_weights")
+                continue
+            text = f"{prefix}.load_weights says it wrote {name!r}, which is no parameter of it"
+            self._plan.findings.parameter_fault("unexpected", f"{prefix}.{name}", text)
+
+    def _require(self, prefix: str) -> None:
+        """Parameters of a module that loads itself, which it did not write."""
+        written = set(self.ledger.parameters)
+        for parameter in self._table:
+            if parameter.startswith(f"{prefix}.") and parameter not in written:
+                if self._table.spec(parameter).optional:
+                    self._plan.findings.derived.append(parameter)
+                    continue
+                text = f"{parameter}: {prefix}.load_weights did not write it"
+                self._plan.findings.parameter_fault("missing", parameter, text)

@@ -1,0 +1,203 @@
+"""WeightSource over a GGUF file: dequantised on read, rows in Hugging Face order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..parallel import Box, box_slices
+from .gguf_file import GGUFFile, GGUFTensor, require_gguf
+from .gguf_names import GGUF_INTERLEAVED_QK, ROPE_FREQS
+from .source import TensorInfo
+
+__all__ = ["GGUFFile", "GGUFSource", "GGUFTensor"]
+
+_CHUNK = 1 << 18
+"""Elements dequantised at a time: 1 MiB of float32 stays in the cache with its temporaries."""
+
+
+class GGUFSource:
+    """Tensors of a GGUF file under their GGUF names, as float32.
+
+    A box costs its own rows and blocks only. Two things that llama.cpp's converter did are dealt
+    with here, because they belong to the format and not to a model: rows of attn_q and attn_k go
+    back to Hugging Face order, and rope factors that would change results are refused.
+
+    Args:
+        file: a path, or a file already parsed.
+
+    Attributes:
+        file: the parsed header.
+        description: for reports.
+        notes: what was left out; nothing here.
+
+    Raises:
+        CheckpointFileError: the file is broken, one part of several, of an architecture whose
+            row order is not known, or holds a type that cannot be dequantised.
+    """
+
+    def __init__(self, file: GGUFFile | str | os.PathLike[str]) -> None:
+        """Check the header and map the file."""
+        self.file = file if isinstance(file, GGUFFile) else GGUFFile(file)
+        parts = self.file.get("split.count", int) or 1
+        if parts > 1:
+            raise self.file.broken(
+                f"is one of {parts} parts; join them with llama.cpp's gguf-split --merge"
+            )
+        self.description = f"GGUF file {self.file.path.name}"
+        self.notes: tuple[str, ...] = ()
+        self._head_size = _interleaved_heads(self.file)
+        self._check_types()
+        self._memory: NDArray[np.uint8] | None = self._map()
+        self._check_rope_freqs()
+
+    def infos(self) -> Mapping[str, TensorInfo]:
+        """Name, shape, dtype and file of every tensor."""
+        file = str(self.file.path)
+        return {
+            tensor.name: TensorInfo(tensor.name, tensor.shape, torch.float32, file)
+            for tensor in self.file.tensors.values()
+        }
+
+    def read(self, name: str, box: Box) -> Tensor:
+        """A box of a tensor, float32; float32 tensors are views of the mapping, not to be written.
+
+        Raises:
+            KeyError: no such tensor.
+        """
+        tensor = self.file.tensors[name]
+        size = self._head_size.get(name)
+        if size is None:
+            return self._stored(tensor, box)
+        # Whole heads are read, put in order, and cut: ranks ask for whole heads anyway.
+        (start, stop), first = box[0], box[0][0] // size
+        heads = -(-stop // size) - first
+        stored = self._stored(tensor, ((first * size, (first + heads) * size), *box[1:]))
+        # By numpy, like the dequantisation: torch's threads would spin beside its next block.
+        pairs = stored.numpy().reshape(heads, size // 2, 2, *stored.shape[1:])
+        ordered = pairs.swapaxes(1, 2).reshape(stored.shape)
+        return torch.from_numpy(ordered[start - first * size : stop - first * size])
+
+    def close(self) -> None:
+        """Let the mapping go; tensors already handed out stay valid."""
+        self._memory = None
+
+    def _map(self) -> NDArray[np.uint8]:
+        """The file's bytes. Copy-on-write: torch wants writable memory, the file stays as it is."""
+        memory = np.memmap(self.file.path, np.uint8, "c")
+        if memory.size != self.file.size:
+            raise self.file.broken(
+                f"has {memory.size} bytes now and had {self.file.size} when its header was read"
+            )
+        return memory.view(np.ndarray)
+
+    def _check_types(self) -> None:
+        """Refuse types that nothing can turn into floats, before any byte is read."""
+        for tensor in {t.type_id: t for t in self.file.tensors.values()}.values():
+            try:
+                _blocks_to_floats(np.zeros((1, tensor.block[1]), np.uint8), tensor)
+            except NotImplementedError as error:
+                raise self.file.broken(
+                    f"{tensor.name} is stored as {tensor.type_name}, which cannot be dequantised; "
+                    "use a file with F16, BF16, Q8_0, Q4_0 or K-quant tensors"
+                ) from error
+
+    def _check_rope_freqs(self) -> None:
+        """Refuse rope factors: a loader that skips them would change every long-range score."""
+        tensor = self.file.tensors.get(ROPE_FREQS)
+        if tensor is None:
+            return
+        factors = self._stored(tensor, tuple((0, size) for size in tensor.shape))
+        if not bool((factors == 1).all()):
+            raise self.file.broken(
+                f"{ROPE_FREQS} scales rotary frequencies (up to {float(factors.max()):g} times "
+                "longer waves, as in Llama 3.1), which GGUF metadata does not describe; "
+                "use the Hugging Face checkpoint, whose config.json does"
+            )
+
+    def _stored(self, tensor: GGUFTensor, box: Box) -> Tensor:
+        """A box in the file's own row order; only blocks that it touches are dequantised."""
+        if self._memory is None:
+            raise self.file.broken(f"was closed, {tensor.name} cannot be read any more")
+        shape = tuple(stop - start for start, stop in box)
+        if 0 in shape:
+            return torch.empty(shape)
+        block, size = tensor.block
+        *lead, width = tensor.shape or (1,)
+        inner = prod(lead[1:])
+        top, bottom = box[0] if lead else (0, 1)
+        left, right = box[-1] if box else (0, 1)
+        first, last = left // block, -(-right // block)
+        raw = self._memory[tensor.start : tensor.start + tensor.nbytes]
+        table = raw.reshape(prod(lead), width // block * size)
+        cut = table[top * inner : bottom * inner, first * size : last * size]
+        values = _dequantise(cut, tensor)[:, left - first * block : right - first * block]
+        if not lead:
+            return values.reshape(shape)
+        values = values.reshape(bottom - top, *lead[1:], right - left)
+        return values[(slice(None), *box_slices(box[1:-1]))]
+
+
+def _interleaved_heads(file: GGUFFile) -> dict[str, int]:
+    """Rows of one head, for each tensor whose rows are stored in interleaved order."""
+    known = GGUF_INTERLEAVED_QK.get(file.architecture)
+    if known is None:
+        raise file.broken(
+            f"general.architecture is {file.architecture!r}; the row order of its attention "
+            f"weights is known for {', '.join(sorted(GGUF_INTERLEAVED_QK))} only"
+        )
+    if not known:
+        return {}
+    heads = file.need(f"{file.architecture}.attention.head_count", int)
+    kv_heads = file.get(f"{file.architecture}.attention.head_count_kv", int)
+    counts = {"attn_q": heads, "attn_k": heads if kv_heads is None else kv_heads}
+    sizes: dict[str, int] = {}
+    for tensor in file.tensors.values():
+        match tensor.name.split("."):
+            case ["blk", _, ("attn_q" | "attn_k") as part, _]:
+                sizes[tensor.name] = _head_size(file, tensor, counts[part])
+    return sizes
+
+
+def _head_size(file: GGUFFile, tensor: GGUFTensor, heads: int) -> int:
+    rows = tensor.shape[0] if tensor.shape else 0
+    if heads < 1 or rows < 1 or rows % (2 * heads):
+        raise file.broken(
+            f"{tensor.name} has {rows} rows, which {heads} heads of an even size cannot share"
+        )
+    return rows // heads
+
+
+def _dequantise(raw: NDArray[np.uint8], tensor: GGUFTensor) -> Tensor:
+    """Rows of blocks as float32 rows."""
+    match tensor.type_name:
+        case "F32":
+            return torch.from_numpy(raw.view(np.float32))
+        case "F16":
+            return torch.from_numpy(raw.view(np.float16)).float()
+        case "BF16":
+            return torch.from_numpy(raw.view(np.int16)).view(torch.bfloat16).float()
+    block, size = tensor.block
+    rows, columns = raw.shape[0], raw.shape[1] // size * block
+    values = np.empty((rows, columns), np.float32)
+    step = max(1, _CHUNK // columns)
+    with np.errstate(all="ignore"):  # a scale of inf or NaN is data, the caller's to judge
+        for at in range(0, rows, step):
+            chunk = np.ascontiguousarray(raw[at : at + step])
+            values[at : at + step] = _blocks_to_floats(chunk, tensor)
+    return torch.from_numpy(values)
+
+
+def _blocks_to_floats(blocks: NDArray[np.uint8], tensor: GGUFTensor) -> NDArray[np.float32]:
+    """The reference implementation of every block type, from the ``gguf`` package."""
+    gguf = require_gguf()
+    values: NDArray[np.float32] = gguf.quants.dequantize(
+        blocks, gguf.GGMLQuantizationType(tensor.type_id)
+    )
+    return values

@@ -1,0 +1,40 @@
+"""GGUF names and layouts, as data: what llama.cpp's converter renames, reorders and adds.
+
+Patterns are over dotted components, ``*`` is one component. The remap registry makes rules of
+them; stacking (``q_proj`` into ``qkv_proj``) is a later phase, shared with Hugging Face names.
+
+Source:
+    llama.cpp, gguf-py tensor_mapping.py and convert_hf_to_gguf.py (names; LlamaModel.permute).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+GGUF_LLAMA_RENAMES: tuple[tuple[str, str], ...] = (
+    ("token_embd.*", "model.embed_tokens.*"),
+    ("output_norm.*", "model.norm.*"),
+    ("output.*", "lm_head.*"),
+    ("blk.*.attn_norm.*", "model.layers.*.input_layernorm.*"),
+    ("blk.*.attn_q.*", "model.layers.*.self_attn.q_proj.*"),
+    ("blk.*.attn_k.*", "model.layers.*.self_attn.k_proj.*"),
+    ("blk.*.attn_v.*", "model.layers.*.self_attn.v_proj.*"),
+    ("blk.*.attn_output.*", "model.layers.*.self_attn.o_proj.*"),
+    ("blk.*.ffn_norm.*", "model.layers.*.post_attention_layernorm.*"),
+    ("blk.*.ffn_gate.*", "model.layers.*.mlp.gate_proj.*"),
+    ("blk.*.ffn_up.*", "model.layers.*.mlp.up_proj.*"),
+    ("blk.*.ffn_down.*", "model.layers.*.mlp.down_proj.*"),
+)
+"""(GGUF pattern, parameter pattern) of Llama-like decoders."""
+
+ROPE_FREQS = "rope_freqs.weight"
+"""Divisors of the rotary frequencies. GGUFSource refuses a file where one is not 1."""
+
+GGUF_LLAMA_SKIPS: tuple[tuple[str, str, str], ...] = (
+    ("gguf-rope-freqs-of-one", ROPE_FREQS, "divides every rotary frequency by 1"),
+)
+"""(rule name, GGUF pattern, why it may be left out)."""
+
+GGUF_INTERLEAVED_QK: Mapping[str, bool] = {"llama": True, "qwen2": False, "qwen3": False}
+"""By ``general.architecture``: are the rows of attn_q and attn_k reordered for ggml's
+interleaved rope? Hugging Face row (half t, pair j) of a head is then stored at 2 j + t."""

@@ -1,0 +1,159 @@
+"""WeightReport: where every checkpoint tensor went and what every parameter got."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..errors import CoverageError
+
+_SHOWN = 12
+"""Names printed of each kind before the rest is counted."""
+
+FAULT_KINDS: Mapping[str, tuple[str, str]] = {
+    "missing": (
+        "parameters without a tensor",
+        "the checkpoint is incomplete, or the config asks for more than it holds",
+    ),
+    "partial": (
+        "parameters filled in part",
+        "every part of a stacked parameter must be in the checkpoint",
+    ),
+    "unexpected": (
+        "tensors without a parameter",
+        "the config describes another model, or a name rule is missing; leave tensors out on "
+        "purpose with a Skip rule or skip_prefixes",
+    ),
+    "duplicate": (
+        "parameter elements with two tensors",
+        "two names lead to one place; remove one tensor or correct the name rules",
+    ),
+    "shape": ("tensors of another shape", "config and checkpoint disagree; compare their sizes"),
+    "dtype": (
+        "tensors of another kind of number",
+        "name the checkpoint's quantization in its config, or convert the checkpoint",
+    ),
+    "tie": (
+        "tied tensors that differ",
+        "set tie_word_embeddings to false to use the stored copy, or remove it from the checkpoint",
+    ),
+}
+"""Fault kinds with their headline and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong.
+
+    Args:
+        name: the checkpoint tensor, or for missing and partial the parameter.
+        text: the whole line, names and values included.
+    """
+
+    name: str
+    text: str
+
+    def __str__(self) -> str:
+        """The line."""
+        return self.text
+
+
+@dataclass(frozen=True)
+class WeightReport:
+    """The outcome of one load, on one rank. Plain data; pickles.
+
+    Args:
+        source: what was read.
+        loaded: checkpoint tensors that were written (this rank's slices of them).
+        tied: parameter or checkpoint tensor -> the parameter whose elements it shares.
+        derived: optional parameters the checkpoint leaves out; they keep their initial value.
+        skipped: rule -> checkpoint tensors it left out.
+        converted: "from -> to" dtype -> number of tensors.
+        missing, partial, unexpected, duplicate, shape, dtype, tie: the faults.
+        notes: what the source left aside and why.
+        parameter_names: parameters written, exactly as the model names them.
+        bytes_read: checkpoint bytes copied on this rank.
+        seconds: wall time.
+    """
+
+    source: str
+    loaded: tuple[str, ...] = ()
+    tied: Mapping[str, str] = field(default_factory=dict)
+    derived: tuple[str, ...] = ()
+    skipped: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    converted: Mapping[str, int] = field(default_factory=dict)
+    missing: tuple[Fault, ...] = ()
+    partial: tuple[Fault, ...] = ()
+    unexpected: tuple[Fault, ...] = ()
+    duplicate: tuple[Fault, ...] = ()
+    shape: tuple[Fault, ...] = ()
+    dtype: tuple[Fault, ...] = ()
+    tie: tuple[Fault, ...] = ()
+    notes: tuple[str, ...] = ()
+    parameter_names: tuple[str, ...] = ()
+    bytes_read: int = 0
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """No fault of any kind."""
+        return not self.faults()
+
+    def faults(self) -> dict[str, tuple[Fault, ...]]:
+        """Faults by kind, without empty kinds."""
+        found = {kind: getattr(self, kind) for kind in FAULT_KINDS}
+        return {kind: faults for kind, faults in found.items() if faults}
+
+    def raise_for_faults(self) -> None:
+        """Nothing when the load is whole.
+
+        Raises:
+            CoverageError: there are faults; it carries this report.
+        """
+        if not self.ok:
+            raise CoverageError(self)
+
+    def __str__(self) -> str:
+        """A report to read: counts, what was left out, then each fault with its remedy."""
+        return "\n".join([self._headline(), *self._counts(), *self._fault_lines()])
+
+    def _headline(self) -> str:
+        faults = self.faults()
+        if faults:
+            counts = ", ".join(
+                f"{len(found)} {FAULT_KINDS[kind][0]}" for kind, found in faults.items()
+            )
+            return f"{self.source} does not fill the model: {counts}"
+        return (
+            f"{self.source}: {len(self.loaded)} tensors fill {len(self.parameter_names)} parameters "
+            f"({self.bytes_read / 1e6:.1f} MB in {self.seconds:.2f} s)"
+        )
+
+    def _counts(self) -> list[str]:
+        lines: list[str] = []
+        if self.tied:
+            pairs = [f"{name} = {other}" for name, other in self.tied.items()]
+            lines.append(f"  tied: {_some(pairs)}")
+        if self.derived:
+            lines.append(f"  optional, not in the checkpoint: {_some(self.derived)}")
+        for rule, names in self.skipped.items():
+            lines.append(f"  skipped by {rule}: {len(names)} ({_some(names, 2)})")
+        for change, count in self.converted.items():
+            lines.append(f"  converted {change}: {count}")
+        return lines + [f"  note: {note}" for note in self.notes]
+
+    def _fault_lines(self) -> list[str]:
+        lines: list[str] = []
+        for kind, faults in self.faults().items():
+            headline, remedy = FAULT_KINDS[kind]
+            lines.append(f"{kind}: {len(faults)} {headline}; {remedy}")
+            lines += [f"  {fault.text}" for fault in faults[:_SHOWN]]
+            if faults[_SHOWN:]:
+                lines.append(f"  ... and {len(faults) - _SHOWN} more")
+        return lines
+
+
+def _some(names: list[str] | tuple[str, ...], shown: int = 4) -> str:
+    """The first few names and a count of the rest."""
+    more = f", and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more

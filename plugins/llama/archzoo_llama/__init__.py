@@ -1,0 +1,1 @@
+"""Llama-family architectures for archzoo."""

@@ -1,0 +1,209 @@
+"""Distributions read one by one: a fault stays where it is."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from registry.sites import Site
+
+from archzoo.registry import Catalog, ProviderState, ReasonCode
+from archzoo.registry.scan import find_installed, scan
+from archzoo.settings import Settings
+
+
+def _not_utf8(info: Path) -> None:
+    (info / "entry_points.txt").write_bytes(b"[archzoo.models]\nA = a:A\n# \xff\xfe\n")
+
+
+def _metadata_not_utf8(info: Path) -> None:
+    (info / "METADATA").write_bytes(b"Name: bad\nVersion: 1\nAuthor: \xe9\xff\n\n")
+
+
+def _metadata_gone(info: Path) -> None:
+    (info / "METADATA").unlink()
+
+
+def _metadata_empty(info: Path) -> None:
+    (info / "METADATA").write_text("")
+
+
+def _metadata_without_version(info: Path) -> None:
+    (info / "METADATA").write_text("Name: bad\n\nVersion: 1\n")
+
+
+def _metadata_is_a_loop(info: Path) -> None:
+    (info / "METADATA").unlink()
+    (info / "METADATA").symlink_to(info / "METADATA")
+
+
+def _requirement_garbage(info: Path) -> None:
+    with (info / "METADATA").open("w") as file:
+        file.write("Name: bad\nVersion: 1\nRequires-Dist: numpy >> 1\n\n")
+
+
+def _requirement_nested(info: Path) -> None:
+    marker = "(" * 3000 + "extra == 'x'" + ")" * 3000
+    (info / "METADATA").write_text(f"Name: bad\nVersion: 1\nRequires-Dist: numpy; {marker}\n\n")
+
+
+def _marker_unknown(info: Path) -> None:
+    (info / "METADATA").write_text("Name: bad\nVersion: 1\nRequires-Dist: n; moon == 'full'\n\n")
+
+
+BREAKS = [
+    _not_utf8,
+    _metadata_not_utf8,
+    _metadata_gone,
+    _metadata_empty,
+    _metadata_without_version,
+    _metadata_is_a_loop,
+    _requirement_garbage,
+    _requirement_nested,
+    _marker_unknown,
+]
+
+
+@pytest.mark.parametrize("damage", BREAKS)
+def test_broken_distribution_is_told_and_hides_no_other(
+    site: Site, damage: Callable[[Path], None]
+) -> None:
+    damage(site.install("bad", {"A": "a:A"}))
+    site.install("aaa-good", {"B": "b:B"})
+    site.install("zzz-good", {"C": "c:C"})
+    catalog = site.catalog()
+    assert [p.state for p in catalog.providers()] == [
+        ProviderState.BROKEN,
+        ProviderState.READY,
+        ProviderState.READY,
+    ]
+    (bad,) = catalog.providers_of("A")
+    assert bad.distribution == "bad" and bad.version in ("1", "1.0")
+    assert [reason.code for reason in bad.reasons] == [ReasonCode.METADATA_INVALID]
+
+
+def test_metadata_that_names_what_is_wrong(site: Site) -> None:
+    _requirement_nested(site.install("bad", {"A": "a:A"}))
+    (bad,) = site.catalog().providers()
+    assert "requirement 'numpy; ((" in bad.reason and len(bad.reason) < 300
+
+
+def test_unreadable_entry_points_are_a_problem_of_the_distribution(site: Site) -> None:
+    info = site.install("bad")
+    (info / "entry_points.txt").symlink_to(info / "entry_points.txt")
+    site.install("good", {"B": "b:B"})
+    catalog = site.catalog()
+    assert catalog.architectures() == ("B",)
+    (problem,) = catalog.plugin_problems()
+    assert problem.source == "bad 1.0" and "entry_points.txt cannot be read" in str(problem)
+
+
+def test_bad_line_is_a_problem_of_the_distribution(site: Site) -> None:
+    info = site.install("half", {"A": "a:A"})
+    with (info / "entry_points.txt").open("a") as file:
+        file.write("what is this\n")
+    catalog = site.catalog()
+    assert [p.state for p in catalog.providers()] == [ProviderState.READY]
+    assert "'what is this'" in str(catalog.plugin_problems()[0])
+
+
+def test_distributions_that_are_no_plugins_are_not_read(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (site.install("foreign", {"a": "b:c"}, group="console_scripts") / "METADATA").unlink()
+    foreign = site.install("binary")
+    (foreign / "entry_points.txt").write_bytes(b"[console_scripts]\n\xff\xff\n")
+    (foreign / "METADATA").unlink()
+    opened: list[str] = []
+    original = Path.read_text
+
+    def spy(self: Path, *args: object, **kwargs: object) -> str:
+        opened.append(self.name)
+        return original(self, *args, **kwargs)  # type: ignore[arg-type]  # forwarded as they came
+
+    monkeypatch.setattr(Path, "read_text", spy)
+    catalog = site.catalog()
+    assert catalog.providers() == () and catalog.plugin_problems() == ()
+    assert set(opened) == {"entry_points.txt"}
+
+
+def test_empty_and_absent_places(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    path = [str(tmp_path), str(tmp_path / "nowhere"), str(tmp_path / "file")]
+    assert scan("archzoo.models", path) == ()
+    assert Catalog([], settings=Settings()).providers() == ()
+
+
+def test_same_distribution_twice_counts_once_and_first(site: Site, other_site: Site) -> None:
+    site.install("My-Plugin", {"A": "new:A"}, version="2.0")
+    other_site.install("my_plugin", {"A": "old:A", "Gone": "old:G"}, version="1.0")
+    catalog = site.catalog(other_site)
+    (provider,) = catalog.providers()
+    assert provider.module == "new" and provider.label == "My-Plugin 2.0"
+    assert other_site.catalog(site).architectures() == ("A", "Gone")
+
+
+def test_same_folder_twice_on_the_path(site: Site) -> None:
+    site.install("p", {"A": "a:A"})
+    assert len(site.catalog(site).providers()) == 1
+
+
+def test_first_copy_counts_even_without_entry_points(site: Site, other_site: Site) -> None:
+    site.install("p")
+    other_site.install("p", {"A": "a:A"})
+    assert site.catalog(other_site).architectures() == ()
+
+
+def test_names_that_share_a_beginning_are_not_one_distribution(site: Site) -> None:
+    for name in ("foo", "foo-bar", "foo-2bar"):
+        site.install(name, {name.replace("-", ""): "m:C"})
+    unescaped = site.folder / "foo-baz-1.0.dist-info"
+    site.install("foo_baz", {"foobaz": "m:C"}).rename(unescaped)
+    assert site.catalog().architectures() == ("foo", "foo2bar", "foobar", "foobaz")
+
+
+def test_leftover_of_pip_is_no_distribution(site: Site) -> None:
+    info = site.install("llama", {"A": "a:A"})
+    info.rename(info.with_name("~lama-1.0.dist-info"))
+    assert site.catalog().providers() == ()
+
+
+def test_egg_info_of_a_source_tree(site: Site) -> None:
+    egg = site.folder / "old_plugin.egg-info"
+    egg.mkdir()
+    (egg / "PKG-INFO").write_text("Name: old-plugin\nVersion: 3\nRequires-Dist: nothere\n\n")
+    (egg / "entry_points.txt").write_text("[archzoo.models]\nA = a:A\n")
+    site.install("old-plugin", {"A": "a:A"}, version="3")
+    (provider,) = site.catalog().providers()
+    assert provider.distribution == "old-plugin" and provider.version == "3"
+
+
+def test_distribution_inside_a_zip(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "p.zip", "w") as archive:
+        archive.writestr("p-1.0.dist-info/METADATA", "Name: p\nVersion: 1.0\n\n")
+        archive.writestr("p-1.0.dist-info/entry_points.txt", "[archzoo.models]\nA = a:A\n")
+    (provider,) = Catalog([str(tmp_path / "p.zip")], settings=Settings()).providers()
+    assert provider.label == "p 1.0" and provider.state is ProviderState.READY
+
+
+def test_windows_line_ends(site: Site) -> None:
+    info = site.install("p", {})
+    (info / "METADATA").write_bytes(
+        b"Name: p\r\nVersion: 1\r\nRequires-Dist: zq9\r\n\r\nName: x\r\n"
+    )
+    (info / "entry_points.txt").write_bytes(b"[archzoo.models]\r\nA = a:A\r\n")
+    (provider,) = site.catalog().providers()
+    assert provider.label == "p 1" and "zq9" in provider.reason
+
+
+def test_find_installed_in_any_spelling(site: Site, other_site: Site) -> None:
+    site.install("Flash.Attn", version="2.1", extras=["Big_Gpu"], requires=["torch"])
+    other_site.install("flash-attn", version="9")
+    path = [os.fspath(site.folder), os.fspath(other_site.folder)]
+    found = find_installed("flash_attn", path)
+    assert found is not None and found.label == "Flash.Attn 2.1"
+    assert found.extras == {"big-gpu"} and found.requires == ("torch",)
+    assert find_installed("flash", path) is None

@@ -1,0 +1,376 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import gguf
+import pytest
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from archzoo.errors import CheckpointFileError, InputError
+from archzoo.runtime import gguf_tokenizer as module
+from archzoo.runtime.gguf_tokenizer import (
+    backend_from_gguf,
+    gguf_eos_token_ids,
+    tokenizer_from_gguf,
+)
+from archzoo.weights.gguf_file import GGUFFile
+
+SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<｜full▁width｜>"]
+USER = ["<think>", "    "]
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+PROSE = [
+    "The quick brown fox jumps over the lazy dog, and the dog didn't care: it's 12,345 years old.",
+    "def f(x):\n    return x + 1\n\n\nclass A:\n    pass  # it'll do, we've they're I'm\n\n\n\n1. one",
+    "naïve café “quotes” … über 你好世界 привет мир مرحبا 🤖 the the the there then",
+]
+CORPUS = [
+    "",
+    "a",
+    " ",
+    "  the  quick   fox",
+    *PROSE,
+    "a  1",
+    "list:\n\n1. first\n\n22. second",
+    "\t\t9\r\n\r\n",
+    "e\u0301 or é, \ufeffbom \u200bzero \x00\x01",
+    "👨‍👩‍👧 𝔘𝔫𝔦 ¹²³½ ١٢٣",
+    "<|im_start|>user\nhi<|im_end|>\n<think>no</think>",
+    "x<|endoftext|>y <|im_start <｜full▁width｜>",
+    "z" * 200,
+]
+
+
+def split_of(digits: bool, pattern: str) -> pre_tokenizers.PreTokenizer:
+    steps: list[pre_tokenizers.PreTokenizer] = []
+    if digits:
+        steps.append(pre_tokenizers.Digits(individual_digits=True))
+    if pattern:
+        steps.append(pre_tokenizers.Split(Regex(pattern), behavior="isolated"))
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not pattern))
+    return pre_tokenizers.Sequence(steps)
+
+
+@cache
+def trained(digits: bool = False, pattern: str = "") -> tuple[Tokenizer, list[str], list[str]]:
+    """A byte-level BPE trained here: the judge, its vocabulary and its merges as GGUF has them."""
+    judge = Tokenizer(models.BPE())
+    judge.pre_tokenizer = split_of(digits, pattern)
+    judge.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=420,
+        special_tokens=SPECIALS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    judge.train_from_iterator(PROSE * 3, trainer)
+    judge.add_tokens(USER)
+    vocabulary = judge.get_vocab()
+    merges = [" ".join(pair) for pair in json.loads(judge.to_str())["model"]["merges"]]
+    return judge, sorted(vocabulary, key=vocabulary.__getitem__), merges
+
+
+def write(path: Path, **fields: object) -> GGUFFile:
+    """A GGUF file with tokenizer.ggml.* fields; a None leaves a field out."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(1)
+    writer.add_context_length(64)
+    writer.add_embedding_length(8)
+    writer.add_feed_forward_length(8)
+    writer.add_head_count(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    for name, value in fields.items():
+        key = "tokenizer.chat_template" if name == "chat_template" else f"tokenizer.ggml.{name}"
+        match value:
+            case bool():
+                writer.add_bool(key, value)
+            case int():
+                writer.add_uint32(key, value)
+            case str():
+                writer.add_string(key, value)
+            case list():
+                writer.add_array(key, value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return GGUFFile(path)
+
+
+def byte_level(pre: str | None = "smollm", digits: bool = True, pattern: str = "") -> dict:
+    _, tokens, merges = trained(digits, pattern)
+    types = [3 if t in SPECIALS else 4 if t in USER else 1 for t in tokens]
+    return {
+        "model": "gpt2",
+        "pre": pre,
+        "tokens": tokens,
+        "token_type": types,
+        "merges": merges,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "unknown_token_id": 0,
+        "padding_token_id": 2,
+        "add_bos_token": False,
+        "chat_template": TEMPLATE,
+    }
+
+
+def sentencepiece(**more: object) -> dict:
+    words = ["the", "quick", "fox", "dog", "return", "def", "café", "hello", "it"]
+    pieces = {"▁"} | set("".join(PROSE).replace(" ", "▁"))
+    for word in words:
+        for start in ("", "▁"):
+            pieces |= {(start + word)[:cut] for cut in range(1, len(word) + 2)}
+    ordinary = sorted(pieces, key=lambda piece: (-len(piece), piece))
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *ordinary]
+    types = [2, 3, 3, *[6] * 256, *[1] * len(ordinary)]
+    scores = [0.0] * 259 + [-float(rank) for rank in range(len(ordinary))]
+    return {
+        "model": "llama",
+        "tokens": tokens,
+        "token_type": types,
+        "scores": scores,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "unknown_token_id": 0,
+        **more,
+    }
+
+
+def ids(tokenizer: object, text: str) -> list[int]:
+    return tokenizer(text).input_ids  # type: ignore[operator, no-any-return]  # any tokenizer
+
+
+# --- byte-level BPE ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pre", "digits", "pattern"),
+    [
+        ("smollm", True, ""),
+        ("starcoder", True, ""),
+        ("gpt-2", False, ""),
+        ("default", False, ""),
+        (None, False, ""),
+        ("llama-bpe", False, module._LLAMA3),
+        ("qwen2", False, module._QWEN2),
+        ("tekken", False, module._TEKKEN),
+    ],
+)
+def test_ids_equal_the_tokenizer_that_made_the_vocabulary(
+    tmp_path: Path, pre: str | None, digits: bool, pattern: str
+) -> None:
+    judge, *_ = trained(digits, pattern)
+    file = write(tmp_path / "a.gguf", **byte_level(pre, digits, pattern))
+    ours, full = backend_from_gguf(file), tokenizer_from_gguf(file)
+    for text in CORPUS:
+        if pre == "qwen2" and "\u0301" in text:
+            continue
+        expected = judge.encode(text).ids
+        assert ours.encode(text).ids == ids(full, text) == expected, text
+        assert full.decode(expected) == text
+        assert ours.decode(expected, skip_special_tokens=False) == text
+
+
+def test_qwen2_composes_text_first(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.gguf", **byte_level("qwen2", False, module._QWEN2))
+    ours = backend_from_gguf(file)
+    assert ours.encode("cafe\u0301").ids == ours.encode("café").ids
+
+
+def test_a_split_that_takes_whole_words_needs_no_merge(tmp_path: Path) -> None:
+    fields = byte_level("llama-bpe", False, module._LLAMA3)
+    fields["tokens"] = [*fields["tokens"], "zzzz"]
+    fields["token_type"] = [*fields["token_type"], 1]
+    ours = backend_from_gguf(write(tmp_path / "a.gguf", **fields))
+    assert ours.encode("zzzz").tokens == ["zzzz"]
+
+
+def test_digits_stand_alone_after_spaces_where_the_file_says_smollm(tmp_path: Path) -> None:
+    """The split is the file's, not GPT-2's, which would tear the two line ends apart."""
+    ours = backend_from_gguf(write(tmp_path / "a.gguf", **byte_level()))
+    assert ours.encode("\n\n1").tokens == ["ĊĊ", "1"]
+
+
+def test_equal_to_transformers_loading_the_same_file(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    file = write(tmp_path / "a.gguf", **byte_level("llama-bpe", False, module._LLAMA3))
+    theirs = AutoTokenizer.from_pretrained(tmp_path, gguf_file="a.gguf", local_files_only=True)
+    ours = tokenizer_from_gguf(file)
+    # transformers spells out of the byte alphabet what it finds outside it, control tokens too.
+    for text in (text for text in CORPUS if "full▁width" not in text and "    " not in text):
+        assert ids(ours, text) == ids(theirs, text), text
+    messages = [{"role": "user", "content": "the quick 1"}]
+    for prompt in (True, False):
+        chat = [
+            t.apply_chat_template(messages, add_generation_prompt=prompt, tokenize=False)
+            for t in (ours, theirs)
+        ]
+        assert chat[0] == chat[1]
+    for name in ("bos", "eos", "unk", "pad"):
+        assert getattr(ours, f"{name}_token_id") == getattr(theirs, f"{name}_token_id")
+
+
+def test_special_and_user_defined_tokens(tmp_path: Path) -> None:
+    fields = byte_level()
+    ours = tokenizer_from_gguf(write(tmp_path / "a.gguf", **fields))
+    tokens = fields["tokens"]
+    for text in (*SPECIALS, *USER):
+        assert ids(ours, text) == [tokens.index(text)]
+    assert len(ours) == len(tokens) == ours.vocab_size
+    encoded = ids(ours, "<|im_start|>a<think>")
+    assert ours.decode(encoded, skip_special_tokens=True) == "a<think>"
+    assert (ours.bos_token, ours.eos_token) == ("<|im_start|>", "<|im_end|>")
+    assert (ours.unk_token, ours.pad_token) == ("<|endoftext|>", "<|im_end|>")
+
+
+def test_the_chat_template_comes_along(tmp_path: Path) -> None:
+    ours = tokenizer_from_gguf(write(tmp_path / "a.gguf", **byte_level()))
+    chat = ours.apply_chat_template(
+        [{"role": "user", "content": "hi"}], add_generation_prompt=True, tokenize=False
+    )
+    assert chat == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    bare = {**byte_level(), "chat_template": None}
+    assert tokenizer_from_gguf(write(tmp_path / "b.gguf", **bare)).chat_template is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "front", "back"),
+    [
+        ({}, [], []),
+        ({"add_bos_token": True}, [1], []),
+        ({"add_eos_token": True}, [], [2]),
+        ({"add_bos_token": True, "add_eos_token": True}, [1], [2]),
+        ({"add_bos_token": None}, [], []),
+        ({"add_bos_token": None, "pre": "llama-bpe"}, [1], []),
+    ],
+)
+def test_what_is_added_around_a_text(
+    tmp_path: Path, fields: dict, front: list[int], back: list[int]
+) -> None:
+    file = write(tmp_path / "a.gguf", **{**byte_level(), **fields})
+    ours, full = backend_from_gguf(file), tokenizer_from_gguf(file)
+    for text in ("", "the", "<|im_start|>the"):
+        plain = ours.encode(text, add_special_tokens=False).ids
+        assert ours.encode(text).ids == ids(full, text) == [*front, *plain, *back]
+        assert full(text, add_special_tokens=False).input_ids == plain
+    pair = ours.encode("a", "b").ids
+    assert pair == full("a", "b").input_ids
+
+
+# --- SentencePiece -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefix", [None, True, False])
+def test_sentencepiece_pieces_and_bytes(tmp_path: Path, prefix: bool | None) -> None:
+    file = write(tmp_path / "a.gguf", **sentencepiece(add_space_prefix=prefix))
+    ours, full = backend_from_gguf(file), tokenizer_from_gguf(file)
+    first = "the" if prefix is False else "▁the"
+    assert ours.encode("the quick fox").tokens == ["<s>", first, "▁quick", "▁fox"]
+    assert ours.encode("☃").tokens[-3:] == ["<0xE2>", "<0x98>", "<0x83>"]
+    assert ours.encode("<0x41>").tokens != ["<s>", "<0x41>"]
+    for text in CORPUS:
+        if "\u0301" in text or "<" in text:
+            continue
+        encoded = ours.encode(text).ids
+        assert encoded == ids(full, text)
+        # A leading space stands for the prefix (transformers' rule) and goes with it.
+        kept = text[1:] if prefix is not False and text.startswith(" ") else text
+        assert ours.decode(encoded) == full.decode(encoded, skip_special_tokens=True) == kept
+
+
+def test_sentencepiece_equals_transformers(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    file = write(tmp_path / "a.gguf", **sentencepiece())
+    theirs = AutoTokenizer.from_pretrained(tmp_path, gguf_file="a.gguf", local_files_only=True)
+    ours = tokenizer_from_gguf(file)
+    for text in CORPUS:
+        assert ids(ours, text) == ids(theirs, text), text
+    assert ours.bos_token_id == theirs.bos_token_id == 1
+
+
+def test_scores_order_the_merges_and_listed_merges_win(tmp_path: Path) -> None:
+    tokens = ["<unk>", "a", "b", "c", "ab", "bc", "abc"]
+    fields = {"model": "llama", "tokens": tokens, "add_space_prefix": False}
+    scores = [0.0, -9.0, -9.0, -9.0, -2.0, -1.0, -3.0]
+    scored = backend_from_gguf(write(tmp_path / "a.gguf", **fields, scores=scores))
+    assert scored.encode("abcab").tokens == ["abc", "ab"]
+    assert scored.encode("abbc").tokens == ["ab", "bc"]
+    listed = backend_from_gguf(write(tmp_path / "b.gguf", **fields, merges=["a b", "b c"]))
+    assert listed.encode("abc").tokens == ["ab", "c"]
+    short = [*scores[:5], -4.0, scores[6]]
+    other = backend_from_gguf(write(tmp_path / "c.gguf", **fields, scores=short))
+    assert other.encode("bcabc").tokens == ["bc", "abc"]
+
+
+def test_control_and_byte_tokens_are_never_merged_from_text(tmp_path: Path) -> None:
+    """Text that spells a byte token must not become it."""
+    tokens = ["<unk>", "<", "0", "<0", "x", "<0x", "41>", "4", "1", ">", "41", "<0x41>"]
+    types = [2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 6]
+    fields = {"model": "llama", "tokens": tokens, "token_type": types, "add_space_prefix": False}
+    scores = [-float(index) for index in range(len(tokens))]
+    ours = backend_from_gguf(write(tmp_path / "a.gguf", **fields, scores=scores))
+    assert ours.encode("<0x41>").tokens == ["<0x", "41>"]
+
+
+# --- what is refused ---------------------------------------------------------
+
+
+def last(key: str, value: object) -> Callable[[dict], dict]:
+    return lambda fields: {**fields, key: [*fields[key][:-1], value]}
+
+
+def sets(**changes: object) -> Callable[[dict], dict]:
+    return lambda fields: {**fields, **changes}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (sets(model="bert"), "model is 'bert'.*pass token ids"),
+        (sets(pre="unheard-of"), "pre is 'unheard-of'; known are default"),
+        (sets(bos_token_id=10**6), r"bos_token_id is 1000000, the vocabulary has \d+ tokens"),
+        (sets(add_bos_token=True, bos_token_id=None), "asks for bos .* names no bos token"),
+        (sets(add_eos_token=True, eos_token_id=None), "asks for eos .* names no eos token"),
+        (sets(add_bos_token="yes"), "add_bos_token is a str, expected bool"),
+        (sets(token_type=[1, 2]), r"token_type has 2 values for \d+ tokens"),
+        (sets(tokens=[1, 2]), "tokens holds 1, expected str values"),
+        (sets(tokens="abc"), "tokens is a str, expected list"),
+        (sets(merges=None), "neither tokenizer.ggml.merges nor tokenizer.ggml.scores"),
+        (last("tokens", "<|im_end|>"), "lists token '<|im_end|>' 2 times"),
+        (last("merges", "nothing here"), "merge 'nothing here' does not join"),
+        (last("merges", "single"), "merge 'single' does not join"),
+        (sets(eos_token_id=True), "eos_token_id is a bool, expected int"),
+        (sets(chat_template=5), "chat_template is a int, expected str"),
+    ],
+)
+def test_contradictions_are_named(
+    tmp_path: Path, change: Callable[[dict], dict], message: str
+) -> None:
+    file = write(tmp_path / "a.gguf", **change(byte_level()))
+    with pytest.raises(CheckpointFileError, match=message) as error:
+        tokenizer_from_gguf(file)
+    assert error.value.file == str(file.path)
+
+
+@pytest.mark.parametrize("keys", [(), ("model",)])
+def test_a_file_without_tokenizer_says_to_pass_ids(tmp_path: Path, keys: tuple[str, ...]) -> None:
+    fields = {key: value for key, value in byte_level().items() if key in keys}
+    with pytest.raises(InputError, match="describes no tokenizer.*pass token ids"):
+        tokenizer_from_gguf(write(tmp_path / "a.gguf", **fields))
+
+
+def test_every_id_that_ends_a_generation(tmp_path: Path) -> None:
+    fields = byte_level()
+    assert gguf_eos_token_ids(write(tmp_path / "a.gguf", **fields)) == (2,)
+    more = {**fields, "eot_token_id": 0, "eom_token_id": 2}
+    assert gguf_eos_token_ids(write(tmp_path / "b.gguf", **more)) == (2, 0)
+    none = {**fields, "eos_token_id": None}
+    assert gguf_eos_token_ids(write(tmp_path / "c.gguf", **none)) == ()
