@@ -20,6 +20,8 @@ from ..forward import AttentionSpec
 def fold(q: Tensor, sequences: int, kv_heads: int) -> Tensor:
     """(B*M, N, H) -> (B, K, M*G, H); rows of a KV head are ordered by query, then head."""
     total, heads, dim = q.shape
+    if total == sequences:
+        return q.view(sequences, kv_heads, heads // kv_heads, dim)
     rows, group = total // sequences, heads // kv_heads
     by_head = q.view(sequences, rows, kv_heads, group, dim).transpose(1, 2)
     return by_head.reshape(sequences, kv_heads, rows * group, dim)
@@ -28,6 +30,8 @@ def fold(q: Tensor, sequences: int, kv_heads: int) -> Tensor:
 def unfold(out: Tensor, group: int) -> Tensor:
     """(B, K, M*G, Hv) -> (B*M, N, Hv): the way back from ``fold``."""
     sequences, kv_heads, folded, dim = out.shape
+    if folded == group:
+        return out.reshape(sequences, kv_heads * group, dim)
     rows = folded // group
     by_row = out.view(sequences, kv_heads, rows, group, dim).transpose(1, 2)
     return by_row.reshape(sequences * rows, kv_heads * group, dim)

@@ -46,14 +46,14 @@ class StepPlan:
         num_real: rows that carry a token.
         fresh_rows: new K/V rows of all requests.
         slots: where they are written, one each; empty when no layer may write.
-        layers: the plan of each kind of layer.
+        layers: the plan of each kind of layer, in the order the kinds were given.
     """
 
     num_rows: int
     num_real: int
     fresh_rows: int
     slots: Tensor
-    layers: dict[LayerKind, LayerPlan]
+    layers: tuple[LayerPlan, ...]
 
 
 def plan_step(batch: ForwardBatch, kinds: Iterable[LayerKind], pool: KVPool) -> StepPlan:
@@ -68,14 +68,15 @@ def plan_step(batch: ForwardBatch, kinds: Iterable[LayerKind], pool: KVPool) -> 
     fresh = [
         t - p for t, p in zip(requests.seq_lens_cpu, requests.extend_prefix_lens_cpu, strict=True)
     ]
-    layers = {}
+    layers = []
     for kind in kinds:
-        spans = _spans(
-            requests, fresh if kind.cached else requests.extend_seq_lens_cpu, kind.cached
-        )
-        layers[kind] = LayerPlan(spans, kind.reach, pool.req_to_token)
-        layers[kind].jobs(stored=kind.cached)
-    return StepPlan(tokens.num_rows, tokens.num_real, sum(fresh), tokens.out_cache_loc, layers)
+        own = fresh if kind.cached else requests.extend_seq_lens_cpu
+        layer = LayerPlan(_spans(requests, own, kind.cached), kind.reach, pool.req_to_token)
+        layer.jobs(stored=kind.cached)
+        layers.append(layer)
+    return StepPlan(
+        tokens.num_rows, tokens.num_real, sum(fresh), tokens.out_cache_loc, tuple(layers)
+    )
 
 
 def _facts(batch: ForwardBatch) -> tuple[TokenRows, RequestRows]:

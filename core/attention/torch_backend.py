@@ -11,11 +11,14 @@ from torch import Tensor
 from ..errors import BackendUnavailableError, InputError, ShapeError
 from ..forward import AttentionSpec, AttentionType, ForwardBatch, KVPool, LayerKV
 from .checks import check_rows, check_spec
-from .jobs import GroupJob, SequenceJob
+from .jobs import Block, GroupJob, SequenceJob
 from .kernels import attend, by_head, fold, unfold
 from .plan import LayerPlan
 from .scratch import Scratch
 from .step import LayerKind, StepPlan, plan_step
+
+Part = tuple[slice | Tensor, Tensor]
+"""Query rows and what attention made of them, (rows, N, Hv)."""
 
 
 class TorchAttention:
@@ -35,7 +38,8 @@ class TorchAttention:
     def __init__(self, pool: KVPool) -> None:
         """Over a pool; ``bind`` says which layers."""
         self._pool = pool
-        self._kinds: dict[AttentionSpec, LayerKind] = {}
+        self._bound: dict[int, tuple[AttentionSpec, int]] = {}
+        self._kinds: list[LayerKind] = []
         self._scratch = Scratch()
 
     def bind(self, specs: Sequence[AttentionSpec]) -> Mapping[int, LayerKV | None]:
@@ -51,7 +55,11 @@ class TorchAttention:
                 f"layer ids {sorted(spec.layer_id for spec in specs)} repeat, so layers would share "
                 "a cache; give every attention layer its global number"
             )
-        self._kinds.update((spec, LayerKind.of(spec)) for spec in specs)
+        for spec in specs:
+            kind = LayerKind.of(spec)
+            if kind not in self._kinds:
+                self._kinds.append(kind)
+            self._bound[spec.layer_id] = spec, self._kinds.index(kind)
         return handles
 
     def plan(self, batch: ForwardBatch) -> StepPlan:
@@ -61,7 +69,7 @@ class TorchAttention:
             InputError: the batch contradicts itself, or carries no scheduler facts.
             CapacityError: a request lies outside the slot table.
         """
-        return plan_step(batch, set(self._kinds.values()), self._pool)
+        return plan_step(batch, self._kinds, self._pool)
 
     def forward(
         self,
@@ -83,16 +91,16 @@ class TorchAttention:
         check_rows(step, q, k, v, spec, kv)
         stored = kv is not None and (k is None or save_kv_cache)
         if kv is not None and k is not None and v is not None:
-            k, v = k[: step.fresh_rows].to(kv.k.dtype), v[: step.fresh_rows].to(kv.v.dtype)
+            k, v = _fit(k, kv.k, step), _fit(v, kv.v, step)
             if stored:
                 _store(kv, k, v, step, spec)
-        parts: list[tuple[slice | Tensor, Tensor]] = []
+        parts: list[Part] = []
         for job in layer.jobs(stored):
             if isinstance(job, GroupJob):
                 assert kv is not None
-                parts.append((job.rows, self._group(job, layer, q, kv, spec)))
+                parts.append(self._group(job, layer, q, kv, spec))
             else:
-                parts += self._sequence(job, layer, q, k, v, kv, spec)
+                parts += self._sequence(job, layer, q, (k, v), kv, spec)
         return _assemble(parts, q, step.num_real, spec)
 
     def _handle(self, spec: AttentionSpec) -> LayerKV | None:
@@ -119,8 +127,8 @@ class TorchAttention:
     def _layer(self, step: StepPlan | None, spec: AttentionSpec) -> LayerPlan:
         if step is None:
             raise InputError(f"{spec.prefix}: the batch has no plan; set batch.plan = plan(batch)")
-        kind = self._kinds.get(spec)
-        if kind is None or kind not in step.layers:
+        bound, kind = self._bound.get(spec.layer_id, (None, 0))
+        if (bound is not spec and bound != spec) or kind >= len(step.layers):
             raise InputError(
                 f"{spec.prefix}: layer {spec.layer_id} was not bound when this batch was planned; "
                 "call bind with every attention spec, then plan"
@@ -129,35 +137,38 @@ class TorchAttention:
 
     def _group(
         self, job: GroupJob, layer: LayerPlan, q: Tensor, kv: LayerKV, spec: AttentionSpec
-    ) -> Tensor:
-        """(B, N, Hv): requests with one query each."""
+    ) -> Part:
+        """Requests with one query each."""
         keys = by_head(self._scratch.gather("k", kv.k, job.slots).to(q.dtype), job.sequences)
         values = by_head(self._scratch.gather("v", kv.v, job.slots).to(q.dtype), job.sequences)
         folded = fold(q[job.rows], job.sequences, spec.num_kv_heads)
         out = attend(folded, keys, values, layer.group_bias(job, q), spec)
-        return unfold(out, spec.num_heads // spec.num_kv_heads)
+        return job.rows, unfold(out, spec.num_heads // spec.num_kv_heads)
 
     def _sequence(
         self,
         job: SequenceJob,
         layer: LayerPlan,
         q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
+        fresh: tuple[Tensor | None, Tensor | None],
         kv: LayerKV | None,
         spec: AttentionSpec,
-    ) -> list[tuple[slice | Tensor, Tensor]]:
+    ) -> list[Part]:
         """The blocks of one request."""
         group = spec.num_heads // spec.num_kv_heads
-        keys = by_head(self._rows("k", job, None if kv is None else kv.k, k).to(q.dtype))
-        values = by_head(self._rows("v", job, None if kv is None else kv.v, v).to(q.dtype))
-        parts: list[tuple[slice | Tensor, Tensor]] = []
+        cached = (None, None) if kv is None else (kv.k, kv.v)
+        keys = by_head(self._rows("k", job, cached[0], fresh[0]).to(q.dtype))
+        values = by_head(self._rows("v", job, cached[1], fresh[1]).to(q.dtype))
+        parts: list[Part] = []
         for block in job.blocks:
             rows = slice(job.row + block.start, job.row + block.stop)
-            seen = slice(block.key_start, block.key_stop)
-            folded = fold(q[rows], 1, spec.num_kv_heads)
-            bias = layer.block_bias(block, group, q)
-            out = attend(folded, keys[:, :, seen], values[:, :, seen], bias, spec)
+            out = attend(
+                fold(q[rows], 1, spec.num_kv_heads),
+                _seen(keys, block),
+                _seen(values, block),
+                layer.block_bias(block, group, q),
+                spec,
+            )
             parts.append((rows, unfold(out, group)))
         return parts
 
@@ -181,6 +192,19 @@ class TorchAttention:
         return torch.cat((cached, fresh[job.fresh]))
 
 
+def _seen(rows: Tensor, block: Block) -> Tensor:
+    """The keys or values (1, K, L, H) a block reads."""
+    count = block.key_stop - block.key_start
+    return rows if count == rows.shape[2] else rows.narrow(2, block.key_start, count)
+
+
+def _fit(rows: Tensor, cache: Tensor, step: StepPlan) -> Tensor:
+    """New K or V rows without padding, in the dtype every later step will read them in."""
+    if rows.shape[0] > step.fresh_rows:
+        rows = rows[: step.fresh_rows]
+    return rows.to(cache.dtype)
+
+
 def _store(kv: LayerKV, k: Tensor, v: Tensor, step: StepPlan, spec: AttentionSpec) -> None:
     """Write new rows to their slots."""
     if step.slots.shape[0] != step.fresh_rows:
@@ -192,9 +216,7 @@ def _store(kv: LayerKV, k: Tensor, v: Tensor, step: StepPlan, spec: AttentionSpe
     kv.v.index_copy_(0, step.slots, v)
 
 
-def _assemble(
-    parts: Sequence[tuple[slice | Tensor, Tensor]], q: Tensor, num_real: int, spec: AttentionSpec
-) -> Tensor:
+def _assemble(parts: Sequence[Part], q: Tensor, num_real: int, spec: AttentionSpec) -> Tensor:
     """(T, N, Hv): the parts in their rows, zeros in padding."""
     rows = q.shape[0]
     if len(parts) == 1 and parts[0][1].shape[0] == rows:

@@ -284,8 +284,6 @@ def shared_table(config: RopeConfig, dtype: torch.dtype, device: torch.device) -
     with _tables_lock:
         table = _tables.get(key)
         if table is None:
-            # Ordinary tensors also when the first forward that asks runs in inference mode.
-            with torch.inference_mode(False), torch.no_grad():
-                table = RopeTable(config, dtype, device)
+            table = RopeTable(config, dtype, device)
             _tables[key] = table
         return table

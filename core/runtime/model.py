@@ -148,7 +148,7 @@ class Model:
         Raises:
             InputError: an empty prompt, or dimensions outside 1…D.
         """
-        many = list(prompts) if _is_batch(prompts) else [prompts]
+        many = list(prompts) if _is_batch(prompts) or not prompts else [prompts]
         width = self.config.hidden_size
         if dimensions is not None and not 1 <= dimensions <= width:
             raise InputError(f"dimensions={dimensions} must lie in 1…{width}, the model's width")
@@ -256,8 +256,8 @@ class Model:
 
     def _ids(self, ids: object) -> list[int]:
         """Checked ids; no ids are fine here."""
-        values = ids.tolist() if hasattr(ids, "tolist") else list(cast(Sequence[int], ids))
-        return check_prompt(values, self.config.vocab_size) if values else []
+        empty = not isinstance(ids, str) and len(cast(Sequence[int], ids)) == 0
+        return [] if empty else check_prompt(cast(Sequence[int], ids), self.config.vocab_size)
 
 
 def _is_chat(prompt: object) -> bool:

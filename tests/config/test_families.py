@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import transformers
+from transformers.models.llama.configuration_llama import LlamaConfig
+from transformers.models.mistral.configuration_mistral import MistralConfig
+from transformers.models.qwen2.configuration_qwen2 import Qwen2Config
 
 from archzoo.config import (
     LLAMA_LIKE,
@@ -61,9 +63,9 @@ def adapter_differences(adapter: ConfigAdapter, config_class: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("adapter", "config_class"),
     [
-        (LLAMA_LIKE, transformers.LlamaConfig),
-        (MISTRAL, transformers.MistralConfig),
-        (QWEN2, transformers.Qwen2Config),
+        (LLAMA_LIKE, LlamaConfig),
+        (MISTRAL, MistralConfig),
+        (QWEN2, Qwen2Config),
     ],
 )
 def test_defaults_equal_transformers(adapter: ConfigAdapter, config_class: Any) -> None:
@@ -72,7 +74,7 @@ def test_defaults_equal_transformers(adapter: ConfigAdapter, config_class: Any) 
 
 def test_the_comparison_sees_a_difference() -> None:
     wrong = LLAMA_LIKE.extend("wrong", defaults={"rms_norm_eps": 1e-5, "rope_theta": 1e6})
-    assert len(adapter_differences(wrong, transformers.LlamaConfig)) == 2
+    assert len(adapter_differences(wrong, LlamaConfig)) == 2
 
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -97,13 +99,12 @@ LONG = {"short_factor": [1.5] * 8, "long_factor": [3.0] * 8}
 )
 def test_rope_parameters_equal_transformers(llama: Any, over: dict[str, Any]) -> None:
     raw = llama(**over)
-    reference = transformers.LlamaConfig(**raw)
+    reference: Any = LlamaConfig(**raw)
     rope = ModelConfig.from_dict(raw).rope
     assert rope is not None
-    parameters = dict(reference.rope_parameters)
-    theta = 10000.0 if parameters["rope_theta"] is None else parameters.pop("rope_theta")
-    assert rope.theta == theta
-    parameters.pop("rope_theta", None)
+    parameters: dict[str, Any] = {**(reference.rope_parameters or {})}
+    theta = parameters.pop("rope_theta")
+    assert rope.theta == (10000.0 if theta is None else theta)
     parameters.pop("type", None)
     partial = parameters.pop("partial_rotary_factor", 1.0)
     assert rope.rotary_dim == int(reference.head_dim * partial)
@@ -124,7 +125,7 @@ def test_rope_parameters_equal_transformers(llama: Any, over: dict[str, Any]) ->
 )
 def test_qwen2_equals_transformers(llama: Any, over: dict[str, Any], absent: Any) -> None:
     raw = llama(absent=absent, num_attention_heads=32, hidden_size=512, **over)
-    reference = transformers.Qwen2Config(**raw)
+    reference: Any = Qwen2Config(**raw)
     config = ModelConfig.from_dict(raw, QWEN2)
     kinds = ["sliding_attention" if w else "full_attention" for w in config.sliding_windows]
     assert kinds == reference.layer_types

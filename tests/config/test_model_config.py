@@ -78,14 +78,29 @@ def test_sizes_must_be_stated(llama: Any, name: str, absent: bool) -> None:
     "num_key_value_heads head_dim max_position_embeddings".split(),
 )
 @pytest.mark.parametrize(
-    "value", [0, -4, True, "64", 1.5, float("nan"), float("inf"), [64], {}, 2**40, 10**400]
+    "value",
+    [
+        0,
+        -4,
+        True,
+        "64",
+        1.5,
+        float("nan"),
+        float("inf"),
+        [64],
+        {},
+        2**40,
+        pytest.param(10**400, id="huge"),
+    ],
 )
 def test_sizes_of_the_wrong_kind_are_refused(llama: Any, name: str, value: Any) -> None:
     refused(llama(**{name: value}), f": {name}: ")
 
 
 @pytest.mark.parametrize("name", ["rms_norm_eps", "rope_theta", "attn_logit_softcapping"])
-@pytest.mark.parametrize("value", [-1.0, True, "1", float("nan"), float("inf"), 10**400, [1.0]])
+@pytest.mark.parametrize(
+    "value", [-1.0, True, "1", float("nan"), float("inf"), pytest.param(10**400, id="huge"), [1.0]]
+)
 def test_numbers_of_the_wrong_kind_are_refused(llama: Any, name: str, value: Any) -> None:
     refused(llama(**{name: value}), f": {name}: ")
 

@@ -58,7 +58,9 @@ LLAMA_CASES = {
     "yarn_mscale": replace(YARN, factor=40.0, mscale=1.0, mscale_all_dim=0.5),
     "yarn_one_mscale": replace(YARN, mscale=2.0),
     "yarn_bands": replace(YARN, beta_fast=16.0, beta_slow=2.0, theta=1e6),
-    "yarn_meeting_bands": replace(YARN, beta_fast=1e9, beta_slow=1e9),
+    "yarn_bands_below_the_first_pair": replace(YARN, beta_fast=1e9, beta_slow=1e9),
+    "yarn_bands_past_the_last_pair": replace(YARN, theta=10.0, beta_slow=0.01),
+    "yarn_meeting_bands": replace(YARN, beta_fast=4.0, beta_slow=4.0, truncate=False),
     "yarn_factor_below_one": replace(YARN, factor=0.5),
     "llama3": LLAMA3,
     "llama3_bands": replace(LLAMA3, low_freq_factor=2.0, high_freq_factor=9.0, factor=32.0),
@@ -326,6 +328,16 @@ def test_length_decides_at_the_same_position(config: RopeConfig) -> None:
     rows = rope.rows(positions, torch.tensor([41, 64, 65]))
     assert torch.equal(rows.cos[0], rows.cos[1])
     assert not torch.allclose(rows.cos[1], rows.cos[2])
+
+
+def test_dynamic_leaves_short_sequences_exactly_alone() -> None:
+    limit = 1000
+    lengths = torch.arange(1, limit + 1)
+    for factor in (1.3, 1.7, 2.3, 6.1):
+        config = replace(DYNAMIC, factor=factor, max_position_embeddings=limit)
+        plain = rope_tables.frequencies(config)
+        found = rope_tables.dynamic_frequencies(config, plain, lengths)
+        assert torch.equal(found, plain.expand(limit, -1))
 
 
 @pytest.mark.parametrize("config", [DYNAMIC, LONGROPE], ids=["dynamic", "longrope"])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archzoo.weights import Ledger

@@ -4,7 +4,7 @@ import itertools
 import pickle
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archzoo.errors import WeightError
@@ -124,6 +124,7 @@ MAPS = [
 ]
 
 
+@settings(deadline=None)
 @given(names, st.sampled_from(MAPS))
 def test_round_trip(name, name_map):
     target = name_map.to_parameter(name)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import pytest
 import torch
+from torch import Tensor
+
 from archzoo.attention import (
     AttentionSpec,
     AttentionType,
@@ -21,7 +22,6 @@ from archzoo.forward import (
     RequestRows,
     TokenRows,
 )
-from torch import Tensor
 
 NAN = float("nan")
 
@@ -83,11 +83,14 @@ class Scene:
             for dim in self.case.dims
         )
         if self.case.shared_prefix:
-            for (prefix, _, _), key, value in zip(
-                self.case.requests, self.keys, self.values, strict=True
-            ):
-                key[:prefix] = self.keys[0][:prefix]
-                value[:prefix] = self.values[0][:prefix]
+            for index in range(len(self.totals)):
+                common = self._common(index)
+                self.keys[index][:common] = self.keys[0][:common]
+                self.values[index][:common] = self.values[0][:common]
+
+    def _common(self, index: int) -> int:
+        """Prefix tokens a request shares with the first."""
+        return min(self.case.requests[0][0], self.case.requests[index][0])
 
     def _pool(self) -> None:
         case, count = self.case, len(self.totals)
@@ -98,18 +101,18 @@ class Scene:
             slots = torch.randperm(self.pool.num_slots)[: sum(self.totals)]
         self.table_rows = torch.randperm(count + 2)[:count].tolist()
         self.slots = list(slots.split(self.totals))
-        for (prefix, _, _), own in zip(case.requests, self.slots, strict=True):
+        for index, own in enumerate(self.slots):
             if case.shared_prefix:
-                own[:prefix] = self.slots[0][:prefix]
+                own[: self._common(index)] = self.slots[0][: self._common(index)]
         self.pool.req_to_token.fill_(10**9)
         for row, own in zip(self.table_rows, self.slots, strict=True):
             self.pool.req_to_token[row, : len(own)] = own
         self.backend = TorchAttention(self.pool)
         self.kv = self.backend.bind([self.spec])[case.layer_id]
         if self.kv is not None:
-            self._fill(self.kv)
+            self.fill(self.kv)
 
-    def _fill(self, kv: LayerKV) -> None:
+    def fill(self, kv: LayerKV) -> None:
         """NaN everywhere, then what the cache holds before this forward."""
         kv.k.fill_(NAN)
         kv.v.fill_(NAN)
@@ -178,13 +181,3 @@ class Scene:
             )
             row += queries
         return out
-
-
-@pytest.fixture
-def scene() -> type[Scene]:
-    return Scene
-
-
-@pytest.fixture
-def case() -> type[Case]:
-    return Case

@@ -1,0 +1,371 @@
+"""Model: logits, log-probabilities, vectors and generation over one pool and several ranks."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import archzoo
+import pytest
+import torch
+from archzoo.errors import (
+    BackendUnavailableError,
+    CapacityError,
+    CheckpointFileError,
+    CoverageError,
+    InputError,
+    QuantizationError,
+    ShapeError,
+    TopologyError,
+)
+from archzoo.runtime import memory
+from tiny import ids_of, reference_logits, tiny_llama
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    return tiny_llama(tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module")
+def model(llama: tuple[Path, Any]) -> archzoo.Model:
+    return archzoo.load(llama[0], dtype=torch.float32)
+
+
+def test_logits_of_one_prompt_a_batch_and_nothing(
+    model: archzoo.Model, llama: tuple[Path, Any]
+) -> None:
+    ids = ids_of(6)
+    want = reference_logits(llama[1], ids)
+    got = model.logits(ids)
+    assert got.dtype is torch.float32 and got.shape == (6, 130)
+    torch.testing.assert_close(got, want, rtol=0, atol=2e-4)
+    torch.testing.assert_close(model.logits(torch.tensor(ids)), want, rtol=0, atol=2e-4)
+    batch = model.logits([ids, [], ids[:1]])
+    assert [one.shape[0] for one in batch] == [6, 0, 1]
+    torch.testing.assert_close(batch[0], want, rtol=0, atol=2e-4)
+    assert model.logits([]).shape == (0, 130)
+    assert model.engine.free_slots == model.engine.limits.pool.slots, "slots leaked"
+
+
+def test_more_prompts_than_one_forward_takes(model: archzoo.Model) -> None:
+    prompts = [ids_of(1 + n % 5, seed=n) for n in range(70)]
+    for ids, got in zip(prompts, model.logits(prompts), strict=True):
+        torch.testing.assert_close(got, model.logits(ids), rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([1, 130], "130.*vocabulary of 130"),
+        ([-1], "-1"),
+        ([1.5], "1.5"),
+        ([True], "True"),
+        ("text", "str"),
+        (ids_of(129), "129 tokens.*128"),
+    ],
+)
+def test_bad_prompts_are_refused_before_the_model_runs(
+    model: archzoo.Model, ids: Any, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        model.logits(ids)
+    assert model.engine.free_slots == model.engine.limits.pool.slots
+
+
+@pytest.mark.parametrize("chunk", [0, -3, True])
+def test_bad_chunk_sizes_are_refused(model: archzoo.Model, chunk: int) -> None:
+    with pytest.raises(InputError, match="chunk_size"):
+        model.logits([1, 2], chunk_size=chunk)
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 4, 7, 100])
+@pytest.mark.parametrize("start", [0, 1, 3, 12])
+def test_logprobs_of_input_tokens(
+    model: archzoo.Model, llama: tuple[Path, Any], chunk: int | None, start: int
+) -> None:
+    ids = ids_of(12)
+    want = torch.log_softmax(reference_logits(llama[1], ids), -1)
+    result = model.logprobs(ids, start=start, top_k=2, chunk_size=chunk)
+    assert result.token_ids == ids and len(result.token_logprobs) == 12
+    for at, value in enumerate(result.token_logprobs):
+        if at < max(start, 1):
+            assert value is None and result.top_logprobs[at] is None
+            continue
+        assert value == pytest.approx(float(want[at - 1, ids[at]]), abs=2e-4)
+        top = want[at - 1].topk(2)
+        pairs = result.top_logprobs[at]
+        assert pairs is not None and [token for token, _ in pairs] == top.indices.tolist()
+        assert [p for _, p in pairs] == pytest.approx(top.values.tolist(), abs=2e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_temperature_scales_logits_before_the_softmax(
+    model: archzoo.Model, llama: tuple[Path, Any], temperature: float
+) -> None:
+    ids = ids_of(5)
+    want = torch.log_softmax(reference_logits(llama[1], ids) / temperature, -1)
+    got = model.logprobs(ids, temperature=temperature).token_logprobs
+    assert got[1:] == pytest.approx(
+        [float(want[at - 1, ids[at]]) for at in range(1, 5)], abs=2e-4
+    )
+
+
+@pytest.mark.parametrize(
+    "options", [{"temperature": 0.0}, {"start": 9}, {"start": -1}, {"top_k": 131}, {"top_k": -1}]
+)
+def test_logprob_options_out_of_range(model: archzoo.Model, options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=next(iter(options))):
+        model.logprobs([1, 2, 3], **options)
+    with pytest.raises(InputError, match="empty"):
+        model.logprobs([])
+
+
+def test_one_token_has_no_logprob(model: archzoo.Model) -> None:
+    assert model.logprobs([5], top_k=1).token_logprobs == [None]
+
+
+@pytest.mark.parametrize("dimensions", [0, 49])
+def test_embedding_dimensions_are_refused_outside_the_width(
+    model: archzoo.Model, dimensions: int
+) -> None:
+    with pytest.raises(InputError, match=f"dimensions={dimensions}.*48"):
+        model.embed([[1, 2]], dimensions=dimensions)
+    with pytest.raises(InputError, match="empty"):
+        model.embed([[1], []])
+    assert model.embed([]).shape == (0, 48)
+
+
+def test_generation_ends_where_it_should(model: archzoo.Model) -> None:
+    whole = model.generate(ids_of(4), max_new_tokens=20, ignore_eos=True)
+    assert len(whole.token_ids) == 20 and whole.finish_reason == "length"
+    assert whole.prompt_token_ids == ids_of(4) and whole.text == ""
+    stopper = whole.token_ids[5]
+    first = whole.token_ids.index(stopper)
+    cut = model.generate(ids_of(4), max_new_tokens=20, ignore_eos=True, stop_token_ids=[stopper])
+    assert cut.token_ids == whole.token_ids[: first + 1] and cut.finish_reason == "stop"
+    with pytest.raises(InputError, match="no tokenizer"):
+        model.generate(ids_of(4), max_new_tokens=2, stop="x")
+    with pytest.raises(InputError, match="no tokenizer beside the checkpoint"):
+        model.generate("text", max_new_tokens=2)
+
+
+def test_sampling_with_a_seed_does_not_depend_on_the_batch(model: archzoo.Model) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 8, "temperature": 1.5, "ignore_eos": True}
+    prompts = [ids_of(3, seed=n) for n in range(4)]
+    alone = [model.generate(ids, seed=7, **options).token_ids for ids in prompts]
+    together = [one.token_ids for one in model.generate(prompts, seed=7, **options)]
+    assert alone == together
+    other = [one.token_ids for one in model.generate(prompts, seed=8, **options)]
+    assert other != alone
+    free = {tuple(model.generate(prompts[0], **options).token_ids) for _ in range(4)}
+    assert len(free) > 1, "without a seed every call draws its own"
+
+
+def test_streams_interleave_and_may_be_left(model: archzoo.Model) -> None:
+    want = [model.generate(ids_of(n), max_new_tokens=9, ignore_eos=True) for n in (3, 5)]
+    streams = [
+        model.generate(ids_of(n), max_new_tokens=9, ignore_eos=True, stream=True) for n in (3, 5)
+    ]
+    left = model.generate(ids_of(7), max_new_tokens=50, ignore_eos=True, stream=True)
+    next(left)
+    pieces: list[list[Any]] = [[], []]
+    for parts in itertools.zip_longest(*streams):
+        for mine, part in zip(pieces, parts, strict=True):
+            mine += [part] if part is not None else []
+    left.close()
+    for mine, result in zip(pieces, want, strict=True):
+        assert [t for part in mine for t in part.token_ids] == result.token_ids
+        assert [part.finish_reason for part in mine][-1] == "length"
+        assert {part.finish_reason for part in mine[:-1]} <= {None}
+    assert model.engine.free_slots == model.engine.limits.pool.slots, "slots leaked"
+    assert not model.engine.scheduler.has_work
+
+
+def test_a_pool_too_small_for_all_queues_and_preempts(llama: tuple[Path, Any]) -> None:
+    """Twelve requests over room for about two: same tokens as with room for all."""
+    roomy = archzoo.load(llama[0], dtype=torch.float32)
+    tight = archzoo.load(
+        llama[0], dtype=torch.float32, kv_slots=40, max_requests=5, prefill_chunk=3
+    )
+    rng = random.Random(0)
+    prompts = [ids_of(rng.randint(1, 14), seed=n) for n in range(12)]
+    options: dict[str, Any] = {"max_new_tokens": 15, "ignore_eos": True}
+    want = [one.token_ids for one in roomy.generate(prompts, **options)]
+    assert [one.token_ids for one in tight.generate(prompts, **options)] == want
+    assert tight.engine.free_slots == 40
+    with pytest.raises(InputError, match="context of 40"):
+        tight.generate([ids_of(2), ids_of(30)], max_new_tokens=20)
+    assert not tight.engine.scheduler.has_work, "a refused batch left requests behind"
+    with pytest.raises(InputError, match="context of 40"):
+        tight.logits(ids_of(41))
+
+
+def test_scoring_says_so_when_generation_holds_the_slots(llama: tuple[Path, Any]) -> None:
+    model = archzoo.load(llama[0], dtype=torch.float32, kv_slots=30)
+    stream = model.generate(ids_of(20), max_new_tokens=8, ignore_eos=True, stream=True)
+    next(stream)
+    with pytest.raises(CapacityError, match="25"):
+        model.logits(ids_of(25))
+    assert sum(len(part.token_ids) for part in stream) == 7
+    assert model.logits(ids_of(25)).shape == (25, 130)
+
+
+def test_a_failing_forward_leaves_the_engine_usable(
+    model: archzoo.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want = model.generate(ids_of(4), max_new_tokens=3, ignore_eos=True).token_ids
+    with monkeypatch.context() as patch:
+        patch.setattr(type(model.module), "forward", lambda *a, **k: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            model.generate(ids_of(4), max_new_tokens=3)
+        with pytest.raises(ZeroDivisionError):
+            model.logits(ids_of(4))
+    assert model.engine.free_slots == model.engine.limits.pool.slots
+    assert model.generate(ids_of(4), max_new_tokens=3, ignore_eos=True).token_ids == want
+
+
+def test_three_simulated_ranks_equal_one(llama: tuple[Path, Any], model: archzoo.Model) -> None:
+    three = archzoo.load(llama[0], dtype=torch.float32, tp=3)
+    prompts = [ids_of(n) for n in (1, 5, 17)]
+    for got, want in zip(three.logits(prompts), model.logits(prompts), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=2e-4)
+    options: dict[str, Any] = {"max_new_tokens": 7, "ignore_eos": True}
+    assert [r.token_ids for r in three.generate(prompts, **options)] == [
+        r.token_ids for r in model.generate(prompts, **options)
+    ]
+    want_vectors = model.embed(prompts)
+    torch.testing.assert_close(three.embed(prompts), want_vectors, rtol=0, atol=1e-5)
+    assert len(three.reports) == 3 and all(report.ok for report in three.reports)
+
+
+@pytest.mark.parametrize("dtype", ["float64", torch.float64, "bfloat16"])
+def test_dtypes(llama: tuple[Path, Any], model: archzoo.Model, dtype: Any) -> None:
+    other = archzoo.load(llama[0], dtype=dtype)
+    got = other.logits(ids_of(6))
+    wide = "float64" in str(dtype)
+    assert got.dtype is (torch.float64 if wide else torch.float32)
+    want = model.logits(ids_of(6))
+    tolerance = 1e-4 if wide else 0.05 * float(want.abs().max())
+    torch.testing.assert_close(got.float(), want, rtol=0, atol=tolerance)
+
+
+def edit_config(path: Path, target: Path, **changes: Any) -> Path:
+    shutil.copytree(path, target)
+    file = target / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    return target
+
+
+def test_float16_runs_as_float32_on_a_cpu_unless_asked_for(
+    llama: tuple[Path, Any], tmp_path: Path
+) -> None:
+    path = edit_config(llama[0], tmp_path / "half", dtype="float16")
+    assert archzoo.load(path).module.dtype is torch.float32
+    assert archzoo.load(path, dtype=torch.float16).module.dtype is torch.float16
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"tp": 4}, ShapeError, "6 query heads.*tp=4"),
+        ({"tp": 0}, TopologyError, "tp=0"),
+        ({"pp": 2}, TopologyError, "pp=2"),
+        ({"tp": 2, "attn_dp": 2}, TopologyError, "attn_dp=2"),
+        ({"tp": 2, "ep": 2}, TopologyError, "ep=2"),
+        ({"quantization": "fp8"}, QuantizationError, "fp8"),
+        ({"compile": True}, BackendUnavailableError, "compile"),
+        ({"backend": "flash9"}, BackendUnavailableError, "flash9"),
+        ({"dtype": "int8"}, InputError, "int8"),
+        ({"dtype": "nonsense"}, InputError, "nonsense"),
+        ({"topology": archzoo.Topology(tp=3), "tp": 2}, TopologyError, "tp=2"),
+        ({"kv_slots": 0}, CapacityError, "0 slots"),
+    ],
+)
+def test_load_refuses_by_name(
+    llama: tuple[Path, Any], options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        archzoo.load(llama[0], **options)
+
+
+def test_a_topology_may_be_given_whole(llama: tuple[Path, Any]) -> None:
+    assert len(archzoo.load(llama[0], topology=archzoo.Topology(tp=3)).reports) == 3
+
+
+def test_what_is_not_there_is_said(tmp_path: Path, llama: tuple[Path, Any]) -> None:
+    with pytest.raises(CheckpointFileError, match="does not exist"):
+        archzoo.load(tmp_path / "nothing")
+    with pytest.raises(CheckpointFileError, match=r"owner/nothing.*offline"):
+        archzoo.load("owner/nothing", offline=True)
+    only_config = tmp_path / "only-config"
+    only_config.mkdir()
+    shutil.copy(llama[0] / "config.json", only_config)
+    with pytest.raises(CheckpointFileError, match="no safetensors"):
+        archzoo.load(only_config)
+
+
+def test_a_model_that_cannot_fit_is_refused_before_reading(
+    llama: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from archzoo.weights import SafetensorsSource
+
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 1000)
+    monkeypatch.setattr(SafetensorsSource, "read", lambda *a: pytest.fail("bytes were read"))
+    with pytest.raises(CapacityError, match="GiB are available on cpu"):
+        archzoo.load(llama[0])
+
+
+def test_a_tied_config_beside_another_stored_head_warns_and_keeps_the_head(
+    tmp_path: Path,
+) -> None:
+    path, reference = tiny_llama(tmp_path / "untied")
+    edited = edit_config(path, tmp_path / "tied", tie_word_embeddings=True)
+    with pytest.warns(UserWarning, match=r"tie_word_embeddings.*lm_head\.weight"):
+        model = archzoo.load(edited, dtype=torch.float32)
+    want = reference_logits(reference, ids_of(5))
+    torch.testing.assert_close(model.logits(ids_of(5)), want, rtol=0, atol=2e-4)
+
+
+def test_an_untied_config_without_a_head_is_refused(tmp_path: Path) -> None:
+    path, _ = tiny_llama(tmp_path / "tied", tie_word_embeddings=True)
+    edited = edit_config(path, tmp_path / "untied", tie_word_embeddings=False)
+    with pytest.raises(CoverageError, match=r"lm_head\.weight"):
+        archzoo.load(edited)
+
+
+def test_the_report_says_what_was_loaded(llama: tuple[Path, Any], model: archzoo.Model) -> None:
+    assert model.report.ok
+    assert len(model.report.loaded) == 3 * 9 + 3
+    assert "model.layers.2.mlp.gate_up_proj.weight" in model.report.parameter_names
+
+
+def test_build_and_load_weights_for_engines_of_their_own(llama: tuple[Path, Any]) -> None:
+    raw = json.loads((llama[0] / "config.json").read_text())
+    ctx = archzoo.BuildContext.of(poison=True)
+    for weights in (llama[0], llama[1].state_dict().items(), llama[1].state_dict()):
+        module = archzoo.build(raw, ctx)
+        report = archzoo.load_weights(module, weights)
+        assert set(report.parameter_names) == {name for name, _ in module.named_parameters()}
+    with pytest.raises(InputError, match="Linear is no archzoo model"):
+        archzoo.load_weights(torch.nn.Linear(1, 1), llama[0])
+
+
+def test_loading_twice_into_one_module_equals_a_cold_load(
+    llama: tuple[Path, Any], tmp_path: Path
+) -> None:
+    other, _ = tiny_llama(tmp_path / "other", seed=9)
+    raw = json.loads((llama[0] / "config.json").read_text())
+    warm = archzoo.build(raw, archzoo.BuildContext.of())
+    cold = archzoo.build(raw, archzoo.BuildContext.of())
+    archzoo.load_weights(warm, llama[0])
+    archzoo.load_weights(warm, other)
+    archzoo.load_weights(cold, other)
+    rows = torch.randn(3, 48)
+    assert torch.equal(warm.head(rows), cold.head(rows))
+    for one, two in zip(warm.model.layers, cold.model.layers, strict=True):
+        assert torch.equal(one.mlp(rows), two.mlp(rows))
