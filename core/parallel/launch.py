@@ -23,6 +23,15 @@ def started_by_torchrun() -> bool:
     return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
 
 
+def process_count() -> int:
+    """How many processes torchrun started; 1 without it.
+
+    Raises:
+        TopologyError: WORLD_SIZE is no number.
+    """
+    return _number("WORLD_SIZE") if started_by_torchrun() else 1
+
+
 def local_device(kind: str) -> torch.device:
     """The device of this process on its host: ``cpu``, or ``cuda:LOCAL_RANK``.
 

@@ -12,7 +12,12 @@ from ..config import config_from_gguf, read_config
 from ..errors import CheckpointFileError
 from ..weights import WeightSource, open_source
 from .stopping import generation_eos_ids
-from .tokenizer import Tokenizer, TransformersTokenizer, load_tokenizer
+from .tokenizer import (
+    Tokenizer,
+    TransformersTokenizer,
+    load_tokenizer,
+    require_tokenizer_files,
+)
 
 _HUB_FILES = ("*.json", "*.safetensors", "*.model", "*.jinja", "tokenizer*", "vocab*", "merges.txt")
 """What a hub download may bring; never pickles."""
@@ -116,6 +121,16 @@ class Checkpoint:
         self.raw = config_from_gguf(file.metadata, file.tensors, file=str(path))
         self._tokenizer = lambda: _gguf_tokenizer(file)
         self.stop_ids = frozenset(_gguf_stop_ids(file))
+
+
+def require_tokenizer(path: Path) -> None:
+    """Refuse texts for a checkpoint without a tokenizer, before anything of it is read.
+
+    Raises:
+        InputError: there is none. That a GGUF file has none shows when it is open.
+    """
+    if _gguf_file(path) is None:
+        require_tokenizer_files(path if path.is_dir() else path.parent)
 
 
 def _gguf_file(path: Path) -> Path | None:

@@ -227,7 +227,7 @@ class Model:
         return Request(
             self._prompt(prompt),
             replace(params, seed=seed),
-            self.stop_ids(isinstance(prompt, str)),
+            self.stop_ids(isinstance(prompt, str) or _is_chat(prompt)),
             self._decoder(prompt, params),
             self.config.vocab_size,
         )

@@ -121,10 +121,10 @@ def _draw(
         kept = _keep_likeliest(probs[at], [params[each] for each in narrow])
         probs = probs.index_copy(0, at, kept)
     cumulative = probs.cumsum(dim=-1)
-    total = cumulative[:, -1:].contiguous()
-    token = torch.searchsorted(cumulative, total * column(uniforms), right=True)
-    # Rounding may make the product the total itself: then the last token with any mass.
-    return torch.minimum(token, torch.searchsorted(cumulative, total))[:, 0]
+    # Below 1 by at least 2^-53, so the product stays below the total: some token is always past it.
+    # One without mass is never the first past it.
+    target = cumulative[:, -1:] * column(uniforms)
+    return torch.searchsorted(cumulative, target, right=True)[:, 0]
 
 
 def _keep_likeliest(probs: Tensor, params: Sequence[SamplingParams]) -> Tensor:

@@ -112,8 +112,6 @@ class Scheduler:
         self._in_step: list[Request] = []
         self._step: Step | None = None
         self._next_id = 0
-        # Set by a preemption until a request ends: admitting before would only preempt again.
-        self._crowded = False
 
     @property
     def waiting(self) -> tuple[Request, ...]:
@@ -295,7 +293,7 @@ class Scheduler:
 
     def _admit(self, step: Step) -> None:
         """Let waiting requests in, first come first served, while there is room for them."""
-        while self._waiting and self._free_rows and not (self._crowded and self._running):
+        while self._waiting and self._free_rows:
             request = self._waiting[0]
             spare = self.slots.available - len(request.tokens)
             # Each running request keeps a slot for its next token.
@@ -315,12 +313,10 @@ class Scheduler:
         self._release(request)
         request.state, request.computed = RequestState.WAITING, 0
         self._waiting.appendleft(request)
-        self._crowded = True
 
     def _end(self, request: Request, reason: FinishReason) -> None:
         self._release(request)
         request.finish(reason)
-        self._crowded = False
 
     def _release(self, request: Request) -> None:
         self._running.remove(request)

@@ -173,10 +173,7 @@ def load_tokenizer(path: Path) -> TransformersTokenizer:
         InputError: no directory, no tokenizer in it, or one that cannot be read.
     """
     path = Path(path)
-    if not any((path / name).is_file() for name in TOKENIZER_FILES):
-        raise InputError(
-            f"{path}: no tokenizer beside the checkpoint; pass token ids or add tokenizer.json"
-        )
+    require_tokenizer_files(path)
     from transformers import AutoTokenizer
 
     try:
@@ -191,6 +188,18 @@ def load_tokenizer(path: Path) -> TransformersTokenizer:
             "replace its files, or pass token ids"
         ) from error
     return TransformersTokenizer(inner)
+
+
+def require_tokenizer_files(path: Path) -> None:
+    """Refuse a directory without a tokenizer; reads nothing.
+
+    Raises:
+        InputError: there is none.
+    """
+    if not any((path / name).is_file() for name in TOKENIZER_FILES):
+        raise InputError(
+            f"{path}: no tokenizer beside the checkpoint; pass token ids or add tokenizer.json"
+        )
 
 
 def _special_ids(inner: Any) -> frozenset[int]:

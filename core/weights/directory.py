@@ -8,6 +8,7 @@ GGUF file. Pickles are never read.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -107,7 +108,9 @@ def _shards_without_index(directory: Path, names: list[str]) -> CheckpointFiles:
     tensors = [name for name in names if name.endswith(".safetensors")]
     plain = [name for name in tensors if not name.startswith("consolidated")] or tensors
     shards = [_SHARD.fullmatch(name) for name in plain]
-    families = {(m["stem"], m["count"]) if m and m["number"] <= m["count"] else None for m in shards}
+    families = {
+        (m["stem"], m["count"]) if m and m["number"] <= m["count"] else None for m in shards
+    }
     if len(families) != 1 or None in families:
         raise CheckpointFileError(
             str(directory),
@@ -165,17 +168,13 @@ def _inside(index: Path, entry: str) -> Path:
 
     A link may lead into the ``blobs`` of the same Hugging Face cache entry, nowhere else.
     """
-    posix, windows = PurePosixPath(entry), PureWindowsPath(entry)
-    lexical = not (posix.is_absolute() or windows.drive or windows.root) and entry.endswith(
-        ".safetensors"
-    )
-    home = index.parent.resolve()
-    if lexical and ".." not in windows.parts and "\0" not in entry:
-        real = (home / entry).resolve()
-        blobs = home.parent.parent / "blobs"
+    home = Path(os.path.realpath(index.parent))
+    if _is_relative_name(entry):
+        real = Path(os.path.realpath(home / entry))
+        in_cache = home.parent.name == "snapshots"
         if real.is_relative_to(home):
             return home / entry
-        if home.parent.name == "snapshots" and real.is_relative_to(blobs):
+        if in_cache and real.is_relative_to(home.parent.parent / "blobs"):
             return home / entry
     raise CheckpointFileError(
         str(index),
@@ -184,8 +183,16 @@ def _inside(index: Path, entry: str) -> Path:
     )
 
 
+def _is_relative_name(entry: str) -> bool:
+    """A printable safetensors name, relative on every system, that never goes up."""
+    windows = PureWindowsPath(entry)
+    rooted = PurePosixPath(entry).is_absolute() or windows.drive or windows.root
+    plain = entry.isprintable() and entry.endswith(".safetensors")
+    return plain and not rooted and ".." not in windows.parts
+
+
 def _require(directory: Path, names: list[str], why: str) -> None:
-    missing = [name for name in names if not (directory / name).is_file()]
+    missing = [name for name in names if not os.path.isfile(directory / name)]
     if missing:
         more = f" (missing too: {', '.join(missing[1:6])})" if missing[1:] else ""
         raise CheckpointFileError(

@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..parallel import Box, box_slices
+from ..config.gguf import ROPE_DIVISORS
+from ..parallel import Box, box_slices, whole
 from .gguf_file import GGUFFile, GGUFTensor, require_gguf
-from .gguf_names import GGUF_INTERLEAVED_QK, ROPE_FREQS
+from .gguf_names import GGUF_INTERLEAVED_QK
 from .source import TensorInfo
 
 __all__ = ["GGUFFile", "GGUFSource", "GGUFTensor"]
@@ -27,13 +28,16 @@ class GGUFSource:
 
     A box costs its own rows and blocks only. Two things that llama.cpp's converter did are dealt
     with here, because they belong to the format and not to a model: rows of attn_q and attn_k go
-    back to Hugging Face order, and rope factors that would change results are refused.
+    back to Hugging Face order, and rope divisors are not lost in silence.
 
     Args:
         file: a path, or a file already parsed.
+        accept_rope_divisors: the caller gives ``rope_divisors`` to the config, so a file whose
+            divisors change results may be opened.
 
     Attributes:
         file: the parsed header.
+        rope_divisors: values of ``rope_freqs.weight``, None where the file has none.
         description: for reports.
         notes: what was left out; nothing here.
 
@@ -42,7 +46,9 @@ class GGUFSource:
             row order is not known, or holds a type that cannot be dequantised.
     """
 
-    def __init__(self, file: GGUFFile | str | os.PathLike[str]) -> None:
+    def __init__(
+        self, file: GGUFFile | str | os.PathLike[str], *, accept_rope_divisors: bool = False
+    ) -> None:
         """Check the header and map the file."""
         self.file = file if isinstance(file, GGUFFile) else GGUFFile(file)
         parts = self.file.get("split.count", int) or 1
@@ -55,7 +61,7 @@ class GGUFSource:
         self._head_size = _interleaved_heads(self.file)
         self._check_types()
         self._memory: NDArray[np.uint8] | None = self._map()
-        self._check_rope_freqs()
+        self.rope_divisors = self._read_divisors(accept_rope_divisors)
 
     def infos(self) -> Mapping[str, TensorInfo]:
         """Name, shape, dtype and file of every tensor."""
@@ -108,18 +114,20 @@ class GGUFSource:
                     "use a file with F16, BF16, Q8_0, Q4_0 or K-quant tensors"
                 ) from error
 
-    def _check_rope_freqs(self) -> None:
-        """Refuse rope factors: a loader that skips them would change every long-range score."""
-        tensor = self.file.tensors.get(ROPE_FREQS)
+    def _read_divisors(self, accepted: bool) -> tuple[float, ...] | None:
+        """The divisors; refused when they matter and nobody says that the config gets them."""
+        tensor = self.file.tensors.get(ROPE_DIVISORS)
         if tensor is None:
-            return
-        factors = self._stored(tensor, tuple((0, size) for size in tensor.shape))
-        if not bool((factors == 1).all()):
+            return None
+        values = self._stored(tensor, whole(tensor.shape)).reshape(-1)
+        if not accepted and not bool((values == 1).all()):
             raise self.file.broken(
-                f"{ROPE_FREQS} scales rotary frequencies (up to {float(factors.max()):g} times "
-                "longer waves, as in Llama 3.1), which GGUF metadata does not describe; "
-                "use the Hugging Face checkpoint, whose config.json does"
+                f"{ROPE_DIVISORS} divides rotary frequencies by up to {float(values.max()):g} "
+                "(as in Llama 3.1), which the weights alone do not carry into a model; load the "
+                "file as a checkpoint, or pass accept_rope_divisors=True and give rope_divisors "
+                "to config_from_gguf"
             )
+        return tuple(values.tolist())
 
     def _stored(self, tensor: GGUFTensor, box: Box) -> Tensor:
         """A box in the file's own row order; only blocks that it touches are dequantised."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..config.gguf import ROPE_DIVISORS
+
 GGUF_LLAMA_RENAMES: tuple[tuple[str, str], ...] = (
     ("token_embd.*", "model.embed_tokens.*"),
     ("output_norm.*", "model.norm.*"),
@@ -27,13 +29,10 @@ GGUF_LLAMA_RENAMES: tuple[tuple[str, str], ...] = (
 )
 """(GGUF pattern, parameter pattern) of Llama-like decoders."""
 
-ROPE_FREQS = "rope_freqs.weight"
-"""Divisors of the rotary frequencies. GGUFSource refuses a file where one is not 1."""
-
 GGUF_LLAMA_SKIPS: tuple[tuple[str, str, str], ...] = (
-    ("gguf-rope-freqs-of-one", ROPE_FREQS, "divides every rotary frequency by 1"),
+    ("gguf-rope-divisors", ROPE_DIVISORS, "all are 1, or the config states them as rope scaling"),
 )
-"""(rule name, GGUF pattern, why it may be left out)."""
+"""(rule name, GGUF pattern, why it may be left out); GGUFSource sees to it that this is so."""
 
 GGUF_INTERLEAVED_QK: Mapping[str, bool] = {"llama": True, "qwen2": False, "qwen3": False}
 """By ``general.architecture``: are the rows of attn_q and attn_k reordered for ggml's

@@ -186,8 +186,8 @@ def test_batch_equals_alone() -> None:
     together = Scene(case).run()
     for index, request in enumerate(case.requests):
         scene = Scene(case)
-        rows, tokens = scene.batch.requests, scene.batch.tokens
-        assert rows is not None and tokens is not None and scene.k is not None
+        rows = scene.batch.requests
+        assert rows is not None and scene.k is not None and scene.v is not None
         one = slice(index, index + 1)
         scene.batch.requests = RequestRows.of(
             rows.req_pool_indices_cpu[one], [request[0]], [request[1]]

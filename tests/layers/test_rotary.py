@@ -192,8 +192,9 @@ def test_longrope_equals_transformers(
     assert_turned(found, hf_phi3(config, positions, q, k), 1e-6)
 
 
-def test_longrope_without_extension_has_no_scale() -> None:
-    assert rope_tables.attention_scale(replace(LONGROPE, factor=1.0)) == 1.0
+@pytest.mark.parametrize("factor", [0.5, 1.0])
+def test_longrope_without_extension_has_no_scale(factor: float) -> None:
+    assert rope_tables.attention_scale(replace(LONGROPE, factor=factor)) == 1.0
 
 
 @pytest.mark.parametrize("rotary_dim", [4, 8, 12])
@@ -421,7 +422,7 @@ def test_threads_get_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [BASE, DYNAMIC, LONGROPE], ids=["default", "dynamic", "longrope"]
+    "config", [BASE, DYNAMIC, LONGROPE, YARN], ids=["default", "dynamic", "longrope", "yarn"]
 )
 def test_meta_gives_shapes_and_never_reaches_the_cpu(config: RopeConfig) -> None:
     with torch.device("meta"):

@@ -121,6 +121,19 @@ def test_a_ruled_out_token_never_comes() -> None:
         assert support(logits, how) == {1, 3}
 
 
+@pytest.mark.parametrize("how", [params(), params(top_k=3), params(top_p=0.9), params(0.3)])
+@pytest.mark.parametrize(("uniform", "expected"), [(0.0, 1), (1 - 2.0**-53, 3)])
+def test_the_outermost_numbers_give_tokens_with_mass(
+    monkeypatch: pytest.MonkeyPatch, how: SamplingParams, uniform: float, expected: int
+) -> None:
+    monkeypatch.setattr("archzoo.runtime.sampling._uniform", lambda params, step: uniform)
+    source = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        a, b, c = torch.randn(3, generator=source).tolist()
+        logits = torch.tensor([[-INF, a, a + abs(b) / 9, a + abs(c) / 9, -INF]])
+        assert sample(logits, [how], [0]) == [expected]
+
+
 def test_a_tiny_temperature_is_greedy_and_a_huge_one_flat() -> None:
     logits = torch.randn(20, 300, generator=torch.Generator().manual_seed(1))
     greedy = sample(logits, [params(0.0)] * 20, [0] * 20)

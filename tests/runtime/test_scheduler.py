@@ -56,6 +56,7 @@ class FakeModel:
         assert len(set(owned)) == len(owned), "a slot with two owners"
         assert len(owned) + self.scheduler.slots.available == self.scheduler.slots.num_slots
         assert set(step.new_slots) <= set(owned)
+        assert all(len(r.slots) == len(r.tokens) for r in running), "a slot for each token, no more"
         assert {r.request_id for r in running} >= set(step.request_ids)
         assert [r.request_id for r in running] == sorted(r.request_id for r in running)
         waiting = [r.request_id for r in self.scheduler.waiting]
@@ -194,6 +195,16 @@ def test_admission_waits_for_slots_in_order_of_arrival() -> None:
     model.run()
     assert big.output_ids == alone([2] * 5, 3)
     assert small.output_ids == alone([3], 1)
+
+
+def test_admission_leaves_running_requests_their_next_slot() -> None:
+    scheduler, model = build(slots=10)
+    ask(scheduler, [1] * 6, 4)
+    model.step()
+    second = ask(scheduler, [2] * 4, 2)
+    model.run()
+    assert [step.extend_lens for step in model.steps] == [[6], [1], [1], [1], [4], [1]]
+    assert second.output_ids == alone([2] * 4, 2)
 
 
 def test_admission_waits_for_a_row_of_the_table() -> None:

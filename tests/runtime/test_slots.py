@@ -65,6 +65,12 @@ def test_room_is_cut_to_what_is_free_and_returns_with_its_owner() -> None:
     assert slots.alloc(8) == list(range(8))
 
 
+def test_room_of_one_who_left_is_like_any_other_slot() -> None:
+    slots = SlotAllocator(16)
+    slots.free(slots.alloc(2, room=4))
+    assert slots.alloc(3) == [0, 1, 2]
+
+
 def test_a_request_gets_a_run_that_holds_its_room_too() -> None:
     slots = SlotAllocator(12)
     slots.alloc(12)

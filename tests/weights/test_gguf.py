@@ -266,8 +266,10 @@ def test_types_without_dequantisation_are_refused_before_reading(
 def test_rope_factors_that_matter_are_refused(tmp_path: Path) -> None:
     factors = np.array([1, 1, 8], np.float32)
     path = write(tmp_path / "a.gguf", {"rope_freqs.weight": (factors, Kind.F32)})
-    with pytest.raises(CheckpointFileError, match=r"rope_freqs.weight scales.*up to 8 times"):
+    with pytest.raises(CheckpointFileError, match=r"rope_freqs.weight divides.*by up to 8"):
         GGUFSource(path)
+    source = GGUFSource(path, accept_rope_divisors=True)
+    assert source.rope_divisors == (1.0, 1.0, 8.0)
 
 
 @pytest.mark.parametrize("factors", [[np.nan, 1], [0.5, 1]])
@@ -280,8 +282,10 @@ def test_odd_rope_factors_are_refused_too(tmp_path: Path, factors: list[float]) 
 def test_rope_factors_of_one_are_a_named_skip(tmp_path: Path) -> None:
     tensors = {"rope_freqs.weight": (np.ones(4, np.float32), Kind.F32)}
     source = GGUFSource(write(tmp_path / "a.gguf", tensors))
-    assert RENAMES.to_parameter("rope_freqs.weight") == Skipped("gguf-rope-freqs-of-one")
+    assert RENAMES.to_parameter("rope_freqs.weight") == Skipped("gguf-rope-divisors")
+    assert source.rope_divisors == (1.0,) * 4
     assert list(source.infos()) == ["rope_freqs.weight"]
+    assert GGUFSource(write(tmp_path / "b.gguf", one())).rope_divisors is None
 
 
 def test_reading_after_close_is_an_error_and_views_stay(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ def box_in(shape):
     )
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.integers(1, 3).flatmap(
     lambda dims: st.tuples(st.just(SHAPE[:dims]), st.lists(box_in(SHAPE[:dims]), max_size=12))
 ))  # fmt: skip

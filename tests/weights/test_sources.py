@@ -218,7 +218,7 @@ def test_broken_indexes_are_named(sharded, text):
     [
         "../outside.safetensors", "sub/../../outside.safetensors", "/etc/outside.safetensors",
         "C:\\outside.safetensors", "\\\\host\\outside.safetensors", "..\\outside.safetensors",
-        "", ".", "model.bin", "a\0.safetensors", "~/../../x.safetensors",
+        "", ".", "model.bin", "a\0.safetensors", "\ud800.safetensors", "~/../../x.safetensors",
     ],
 )  # fmt: skip
 def test_an_index_may_not_point_outside(sharded, entry):
@@ -232,6 +232,14 @@ def test_an_index_may_not_name_a_link_that_leads_outside(sharded, tmp_path_facto
     (sharded / TWO).rename(outside)
     (sharded / TWO).symlink_to(outside)
     refused(sharded, TWO, "refused")
+
+
+def test_links_in_a_circle_and_names_too_long_are_missing_files(sharded):
+    (sharded / TWO).unlink()
+    (sharded / TWO).symlink_to(TWO)
+    refused(sharded, TWO, "is missing")
+    write_index(sharded, {"a": "x" * 5000 + ".safetensors"})
+    refused(sharded, "is missing")
 
 
 def test_sub_folders_and_links_inside_are_fine(sharded):

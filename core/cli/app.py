@@ -1,0 +1,254 @@
+"""The commands and their options. What a command does is imported when it runs."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .guard import guarded
+from .values import integers, sizes
+
+app = typer.Typer(
+    help="Run checkpoints, and check how they are run.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class DType(StrEnum):
+    """Number formats a model can run in."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+    FLOAT64 = "float64"
+
+
+Checkpoint = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH",
+        help="Checkpoint directory, .safetensors or .gguf file, or hub id (owner/name).",
+        show_default=False,
+    ),
+]
+Offline = Annotated[bool, typer.Option("--offline", help="Never ask the hub.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+PromptText = Annotated[str | None, typer.Option("--prompt", metavar="TEXT", help="The prompt.")]
+TokenIds = Annotated[
+    str | None,
+    typer.Option(metavar="1,2,3", help="The prompt as token ids; needs no tokenizer."),
+]
+
+
+@app.callback(invoke_without_command=True)
+def _main(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    if version:
+        from .. import __version__
+
+        print(f"archzoo {__version__}")
+        raise typer.Exit
+
+
+@app.command("list")
+def list_architectures(
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Show every installed architecture, who serves it, and why not where it cannot."""
+    with guarded():
+        from ..registry import catalog
+        from . import listing
+
+        print(listing.as_json(catalog()) if as_json else listing.as_text(catalog()))
+
+
+@app.command()
+def generate(
+    path: Checkpoint,
+    prompt: Annotated[
+        str | None,
+        typer.Option("--prompt", metavar="TEXT", help="The prompt; read from a pipe if left out."),
+    ] = None,
+    token_ids: TokenIds = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="The prompt is a user's message to a chat model.")
+    ] = False,
+    system: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="System message before it; with --chat.")
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate at most.")] = 128,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Choose among the k likeliest; 0 for all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Choose among the likeliest with this mass.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="Of the random numbers.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="Ends the output; repeatable.")
+    ] = None,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on past the model's end tokens.")
+    ] = False,
+    tp: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Ranks: the processes of torchrun, simulated without it.",
+            show_default="all processes",
+        ),
+    ] = None,
+    dtype: Annotated[
+        DType | None, typer.Option(help="Of the weights.", show_default="the checkpoint's")
+    ] = None,
+    no_stream: Annotated[
+        bool, typer.Option("--no-stream", help="Show the text when it is complete.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write tokens and timing, as JSON.")
+    ] = None,
+    offline: Offline = False,
+    debug: Debug = False,
+) -> None:
+    """Continue a prompt."""
+    ids = None if token_ids is None else integers(token_ids, "--token-ids")
+    _check_output(output)
+    if prompt is None and ids is None:
+        prompt = _piped_prompt()
+    elif prompt is not None and ids is not None:
+        raise typer.BadParameter("give one of --prompt and --token-ids, not both")
+    if chat and ids is not None:
+        raise typer.BadParameter("needs a text; token ids are taken as they are", None, "--chat")
+    if system is not None and not chat:
+        raise typer.BadParameter("only a chat has a system message; add --chat", None, "--system")
+
+    from .console import session
+
+    with session(debug) as screen:
+        with screen.busy("Starting"):
+            from . import generate as command
+        options = command.Options(
+            path=path,
+            prompt=ids if prompt is None else command.chat_of(prompt, system) if chat else prompt,
+            sampling=command.SamplingParams(
+                max_new_tokens=max_new_tokens,
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+                seed=seed,
+                stop=tuple(stop or ()),
+                ignore_eos=ignore_eos,
+            ),
+            tp=tp,
+            dtype=dtype,
+            stream=not no_stream,
+            output=output,
+            offline=offline,
+        )
+        command.run(options, screen)
+
+
+@app.command()
+def verify(
+    path: Checkpoint,
+    tp: Annotated[
+        str, typer.Option(metavar="1,3", help="Numbers of ranks to check, one after the other.")
+    ] = "1",
+    dtype: Annotated[DType, typer.Option(help="Of both models.")] = DType.FLOAT32,
+    prompt: PromptText = None,
+    token_ids: TokenIds = None,
+    length: Annotated[int, typer.Option(min=1, help="Tokens of a random prompt.")] = 64,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random prompt.")] = 0,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            help="Largest error that agrees.", show_default="2e-4 in float32, else by dtype"
+        ),
+    ] = None,
+    offline: Offline = False,
+    debug: Debug = False,
+) -> None:
+    """Compare every layer with transformers on the same checkpoint."""
+    if prompt is not None and token_ids is not None:
+        raise typer.BadParameter("give one of --prompt and --token-ids, not both")
+    ids = None if token_ids is None else integers(token_ids, "--token-ids")
+    ranks = sizes(tp, "--tp")
+
+    from .console import session
+
+    with session(debug) as screen:
+        with screen.busy("Starting"):
+            from . import verify as command
+        options = command.Options(
+            path=path,
+            ranks=ranks,
+            dtype=dtype,
+            prompt=prompt if ids is None else ids,
+            length=length,
+            seed=seed,
+            tolerance=tolerance,
+            offline=offline,
+        )
+        agrees = command.run(options, screen)
+    if not agrees:
+        raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    path: Checkpoint,
+    dtype: Annotated[
+        list[DType] | None,
+        typer.Option(help="To measure; repeatable.", show_default="the checkpoint's"),
+    ] = None,
+    batch: Annotated[
+        str, typer.Option(metavar="1,8", help="Sequences that decode together.")
+    ] = "1,8",
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Prompt of the prefill.")] = 512,
+    decode_tokens: Annotated[int, typer.Option(min=1, help="Tokens decoded.")] = 64,
+    rounds: Annotated[int, typer.Option(min=1, help="Medians are over so many.")] = 5,
+    no_reference: Annotated[
+        bool, typer.Option("--no-reference", help="Leave transformers out.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    offline: Offline = False,
+    debug: Debug = False,
+) -> None:
+    """Measure speed, load time and peak memory, beside transformers."""
+    batches = sizes(batch, "--batch")
+
+    from .console import session
+
+    with session(debug) as screen:
+        with screen.busy("Starting"):
+            from . import bench as command
+        options = command.Options(
+            path=path,
+            dtypes=tuple(dtype or ()),
+            batches=batches,
+            prompt_tokens=prompt_tokens,
+            decode_tokens=decode_tokens,
+            rounds=rounds,
+            reference=not no_reference,
+            as_json=as_json,
+            offline=offline,
+        )
+        command.run(options, screen)
+
+
+def _check_output(output: Path | None) -> None:
+    """Find out before the work that its result has no place."""
+    if output is not None and (output.is_dir() or not output.parent.is_dir()):
+        raise typer.BadParameter(f"{output} is no file in a directory that exists", None, "--output")
+
+
+def _piped_prompt() -> str:
+    """The prompt from a pipe, without the newline that ends it."""
+    text = "" if sys.stdin.isatty() else sys.stdin.read().removesuffix("\n")
+    if not text:
+        raise typer.BadParameter("give --prompt, --token-ids, or a text through a pipe")
+    return text

@@ -1,0 +1,142 @@
+"""verify: our layers beside those of transformers, on the same checkpoint and prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from ..context import BuildContext
+from ..parallel import Topology
+from ..parallel.launch import shutdown
+from ..runtime import build, load
+from ..runtime.checkpoint import Checkpoint, local_path, require_tokenizer
+from ..runtime.request import check_prompt
+from .comparison import TOLERANCES, Comparison, StageError, compare
+from .console import Screen
+from .reference import reference_model
+from .trace import LOGITS, Trace, our_trace, reference_trace
+
+__all__ = ["Options", "run"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to verify.
+
+    Args:
+        path: checkpoint.
+        ranks: tensor-parallel sizes to check, one after the other.
+        dtype: of both models.
+        prompt: text or token ids; None for random ids.
+        length: tokens of a random prompt.
+        seed: of the random prompt.
+        tolerance: largest error that agrees; None for the dtype's own.
+        offline: never ask the hub.
+    """
+
+    path: str
+    ranks: tuple[int, ...] = (1,)
+    dtype: str = "float32"
+    prompt: str | Sequence[int] | None = None
+    length: int = 64
+    seed: int = 0
+    tolerance: float | None = None
+    offline: bool = False
+
+
+def run(options: Options, screen: Screen) -> bool:
+    """Compare and show; whether everything agrees.
+
+    Raises:
+        ArchzooError: something cannot be loaded, or there is nothing to compare with.
+    """
+    path = local_path(options.path, options.offline)
+    dtype: torch.dtype = getattr(torch, options.dtype)
+    tolerance = TOLERANCES[dtype] if options.tolerance is None else options.tolerance
+    try:
+        with screen.busy("Reading the configuration") as doing:
+            ids = _prepare(path, options)
+            doing("Running transformers")
+            theirs = reference_trace(reference_model(path, dtype), ids)
+        results: dict[int, Comparison] = {}
+        for tp in options.ranks:
+            with screen.busy(f"Running archzoo, tp {tp}"):
+                results[tp] = compare(_our_trace(path, dtype, tp, ids), theirs, tolerance)
+            screen.show(_table(results[tp], f"tp {tp}, {options.dtype}, {len(ids)} tokens"))
+    finally:
+        shutdown()
+    for tp, result in results.items():
+        screen.show(_verdict(tp, result, tolerance))
+    return all(result.first_departure is None for result in results.values())
+
+
+def _prepare(path: Path, options: Options) -> list[int]:
+    """The prompt; and refuse what we could not run, before transformers is started."""
+    prompt = options.prompt
+    if isinstance(prompt, str):
+        require_tokenizer(path)
+    with closing(Checkpoint(path)) as checkpoint:
+        for tp in options.ranks:
+            shell = build(checkpoint.raw, BuildContext.of(Topology(tp=tp), device="meta"))
+        size = shell.config.vocab_size
+        if isinstance(prompt, str):
+            return check_prompt(checkpoint.tokenizer.encode(prompt), size)
+    if prompt is not None:
+        return check_prompt(prompt, size)
+    generator = torch.Generator().manual_seed(options.seed)
+    numbers: list[int] = torch.randint(size, (options.length,), generator=generator).tolist()
+    return numbers
+
+
+def _our_trace(path: Path, dtype: torch.dtype, tp: int, ids: Sequence[int]) -> Trace:
+    model = load(path, dtype=dtype, tp=tp, kv_slots=len(ids), max_requests=1)
+    return our_trace(model, ids)
+
+
+def _table(result: Comparison, title: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table.add_column("stage")
+    for heading in ("largest error", "relative", "rms"):
+        table.add_column(heading, justify="right")
+    table.add_column("verdict")
+    departed = False
+    for each in result.stages:
+        first = not each.agrees and not departed
+        departed = departed or first
+        table.add_row(
+            each.stage,
+            f"{each.largest:.1e}",
+            f"{each.relative:.1e}",
+            f"{each.rms:.3g}",
+            _mark(each, first),
+        )
+    return table
+
+
+def _mark(each: StageError, first: bool) -> Text:
+    if each.agrees:
+        return Text("agrees", style="green")
+    return Text("departs first" if first else "departs", style="bold red" if first else "red")
+
+
+def _verdict(tp: int, result: Comparison, tolerance: float) -> Text:
+    """One topology in one line."""
+    first, last = result.first_departure, result.stages[-1]
+    same = result.same_choice
+    tail = "" if same is None else f", same likeliest token in {same[0]} of {same[1]} rows"
+    largest = f"largest error of the {last.stage} {last.largest:.1e}{tail}"
+    if first is None:
+        text = f"tp {tp}: agrees within {tolerance:g}; {largest}"
+        return Text(text, style="green")
+    text = (
+        f"tp {tp}: departs at {first.stage} (relative {first.relative:.1e}, largest "
+        f"{first.largest:.1e}, tolerance {tolerance:g}); {largest}"
+    )
+    return Text(text, style="red")
