@@ -15,13 +15,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .version import __version__
+
 if __name__ != "archzoo":
     raise ImportError(
         f"core/ is the source of package 'archzoo' but was imported as {__name__!r}; "
         "run `pip install -e .` once, then `import archzoo`"
     )
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BuildContext",

@@ -6,7 +6,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .parallel import CommunicatorFactory, Group, Groups, ParameterFactory, Topology, no_communicator
+from .parallel import (
+    CommunicatorFactory,
+    Group,
+    Groups,
+    ParameterFactory,
+    Topology,
+    no_communicator,
+)
 from .quantization import QuantConfig, QuantMethod, QuantTarget, UnquantizedConfig
 
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import torch
+from torch import nn
+
 from archzoo.context import BuildContext
 from archzoo.layers.linear import LinearBase
 from archzoo.parallel import Group, Groups, ShardedParameter, Topology, box_slices
 from archzoo.parallel.in_process import InProcessWorld
-from torch import nn
 
 T = TypeVar("T")
 

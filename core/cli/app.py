@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -115,16 +116,16 @@ def generate(
     debug: Debug = False,
 ) -> None:
     """Continue a prompt."""
-    ids = None if token_ids is None else integers(token_ids, "--token-ids")
     _check_output(output)
-    if prompt is None and ids is None:
-        prompt = _piped_prompt()
-    elif prompt is not None and ids is not None:
-        raise typer.BadParameter("give one of --prompt and --token-ids, not both")
-    if chat and ids is not None:
-        raise typer.BadParameter("needs a text; token ids are taken as they are", None, "--chat")
+    text, ids = _prompt(prompt, token_ids)
+    if text is None and ids is None:
+        text = _piped_prompt()
+    if chat and text is None:
+        raise typer.BadParameter(
+            "needs a text, token ids are taken as they are", param_hint="--chat"
+        )
     if system is not None and not chat:
-        raise typer.BadParameter("only a chat has a system message; add --chat", None, "--system")
+        raise typer.BadParameter("is for chats; add --chat", param_hint="--system")
 
     from .console import session
 
@@ -133,7 +134,7 @@ def generate(
             from . import generate as command
         options = command.Options(
             path=path,
-            prompt=ids if prompt is None else command.chat_of(prompt, system) if chat else prompt,
+            prompt=command.prompt_of(text, ids, chat, system),
             sampling=command.SamplingParams(
                 max_new_tokens=max_new_tokens,
                 temperature=temperature,
@@ -166,16 +167,16 @@ def verify(
     tolerance: Annotated[
         float | None,
         typer.Option(
-            help="Largest error that agrees.", show_default="2e-4 in float32, else by dtype"
+            min=0.0,
+            help="Largest error that agrees.",
+            show_default="2e-4 in float32, else by dtype",
         ),
     ] = None,
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
     """Compare every layer with transformers on the same checkpoint."""
-    if prompt is not None and token_ids is not None:
-        raise typer.BadParameter("give one of --prompt and --token-ids, not both")
-    ids = None if token_ids is None else integers(token_ids, "--token-ids")
+    text, ids = _prompt(prompt, token_ids)
     ranks = sizes(tp, "--tp")
 
     from .console import session
@@ -187,7 +188,7 @@ def verify(
             path=path,
             ranks=ranks,
             dtype=dtype,
-            prompt=prompt if ids is None else ids,
+            prompt=text if ids is None else ids,
             length=length,
             seed=seed,
             tolerance=tolerance,
@@ -229,11 +230,7 @@ def bench(
         options = command.Options(
             path=path,
             dtypes=tuple(dtype or ()),
-            batches=batches,
-            prompt_tokens=prompt_tokens,
-            decode_tokens=decode_tokens,
-            rounds=rounds,
-            reference=not no_reference,
+            plan=command.Plan(batches, prompt_tokens, decode_tokens, rounds, not no_reference),
             as_json=as_json,
             offline=offline,
         )
@@ -243,11 +240,22 @@ def bench(
 def _check_output(output: Path | None) -> None:
     """Find out before the work that its result has no place."""
     if output is not None and (output.is_dir() or not output.parent.is_dir()):
-        raise typer.BadParameter(f"{output} is no file in a directory that exists", None, "--output")
+        raise typer.BadParameter(
+            f"{output} is no file in a directory that exists", param_hint="--output"
+        )
+
+
+def _prompt(text: str | None, token_ids: str | None) -> tuple[str | None, list[int] | None]:
+    """The prompt as a text, as token ids, or neither."""
+    if text is not None and token_ids is not None:
+        raise typer.BadParameter("give one of --prompt and --token-ids, not both")
+    return text, None if token_ids is None else integers(token_ids, "--token-ids")
 
 
 def _piped_prompt() -> str:
     """The prompt from a pipe, without the newline that ends it."""
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise typer.BadParameter("give --prompt or --token-ids: several processes share one pipe")
     text = "" if sys.stdin.isatty() else sys.stdin.read().removesuffix("\n")
     if not text:
         raise typer.BadParameter("give --prompt, --token-ids, or a text through a pipe")

@@ -20,10 +20,11 @@ from .trace import LOGITS, Trace
 TOLERANCES = {
     torch.float64: 2e-4,  # transformers takes norms and rotary angles in float32
     torch.float32: 2e-4,
-    torch.float16: 2e-2,
-    torch.bfloat16: 1e-1,
+    torch.float16: 5e-2,
+    torch.bfloat16: 2.5e-1,
 }
-"""Default tolerance for each dtype: rounding of a deep model stays below, mistakes do not."""
+"""Default tolerance for each dtype. Rounding of a deep model stays below; in the narrow dtypes it is
+so large where big numbers cancel that only gross mistakes show: look for others in float32."""
 
 _SMALLEST_RMS = 1e-3
 """Rows smaller than this are judged as if they had this rms: they may be all zeros."""
@@ -82,9 +83,7 @@ def compare(ours: Trace, theirs: Trace, tolerance: float) -> Comparison:
     if list(shapes[0].items()) != list(shapes[1].items()):
         differ = sorted(set(shapes[0].items()) ^ set(shapes[1].items()))
         raise ShapeError(f"the two models have other stages or shapes: {differ}")
-    stages = tuple(
-        _stage_error(stage, ours[stage], theirs[stage], tolerance) for stage in ours
-    )
+    stages = tuple(_stage_error(stage, ours[stage], theirs[stage], tolerance) for stage in ours)
     return Comparison(stages, _same_choice(ours, theirs))
 
 
@@ -106,8 +105,9 @@ def _stage_error(stage: str, ours: Tensor, theirs: Tensor, tolerance: float) -> 
 
 def _chunks(ours: Tensor, theirs: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Rows in float64, a few at a time: logits of a long prompt are large."""
-    pairs = zip(ours.split(_CHUNK_ROWS), theirs.split(_CHUNK_ROWS), strict=True)
-    return ((mine.double(), reference.double()) for mine, reference in pairs)
+    for at in range(0, ours.shape[0], _CHUNK_ROWS):
+        rows = slice(at, at + _CHUNK_ROWS)
+        yield ours[rows].double(), theirs[rows].double()
 
 
 def _rms(rows: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
     TextColumn,
     TimeRemainingColumn,
@@ -56,6 +57,11 @@ class Screen:
         """A finished result: a table, a text."""
         if self.leads:
             self.out.print(result)
+
+    def say(self, text: Text) -> None:
+        """A result of one line, however long."""
+        if self.leads:
+            self.out.print(text, soft_wrap=not self.out.is_terminal)
 
     def write(self, text: str) -> None:
         """A piece of a result as it is, at once."""
@@ -106,7 +112,7 @@ class Screen:
 
             yield tell
 
-    def _progress(self, *columns: SpinnerColumn | TextColumn | BarColumn) -> Progress:
+    def _progress(self, *columns: ProgressColumn) -> Progress:
         shown = self.leads and self.err.is_terminal
         return Progress(*columns, console=self.err, transient=True, disable=not shown)
 

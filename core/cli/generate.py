@@ -16,7 +16,7 @@ from ..runtime.checkpoint import local_path, require_tokenizer
 from ..runtime.request import SamplingParams
 from .console import Screen
 
-__all__ = ["Options", "SamplingParams", "chat_of", "run"]
+__all__ = ["Options", "SamplingParams", "prompt_of", "run"]
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 
@@ -89,7 +89,7 @@ class Result:
         return " · ".join(parts)
 
     def as_json(self) -> str:
-        """Tokens, text and timing."""
+        """Tokens, text and timing, a line for each."""
         content = asdict(self)
         del content["token_seconds"], content["load_seconds"]
         content["timing"] = {
@@ -98,13 +98,20 @@ class Result:
             "total_seconds": self.token_seconds[-1],
             "decode_tokens_per_second": self.tokens_per_second,
         }
-        return json.dumps(content, indent=2) + "\n"
+        lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items())
+        return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def chat_of(message: str, system: str | None) -> list[dict[str, str]]:
-    """A conversation that begins with a user's message."""
+def prompt_of(
+    text: str | None, ids: Sequence[int] | None, chat: bool, system: str | None
+) -> Prompt:
+    """The prompt that the options mean: ids, a text, or a conversation that a text begins."""
+    if text is None:
+        return list(ids or ())
+    if not chat:
+        return text
     first = [] if system is None else [{"role": "system", "content": system}]
-    return [*first, {"role": "user", "content": message}]
+    return [*first, {"role": "user", "content": text}]
 
 
 def run(options: Options, screen: Screen) -> None:

@@ -13,7 +13,7 @@ from ..errors import BackendUnavailableError, WeightError
 from ..models import name_map
 from ..parallel import whole
 from ..runtime.checkpoint import Checkpoint
-from ..runtime.load import resolve_model
+from ..runtime.loading import resolve_model
 from ..weights import Skipped
 
 

@@ -27,10 +27,10 @@ def integers(text: str, option: str) -> list[int]:
     for part in parts:
         if not (part.isascii() and part.isdigit() and len(part) <= _DIGITS):
             raise typer.BadParameter(
-                f"{part!r} is no whole number; write numbers such as 1,2,3", None, option
+                f"{part!r} is no whole number; write numbers such as 1,2,3", param_hint=option
             )
     if not parts:
-        raise typer.BadParameter("holds no number; write numbers such as 1,2,3", None, option)
+        raise typer.BadParameter("holds no number; write numbers such as 1,2,3", param_hint=option)
     return [int(part) for part in parts]
 
 
@@ -49,5 +49,5 @@ def sizes(text: str, option: str) -> tuple[int, ...]:
     """
     numbers = integers(text, option)
     if 0 in numbers:
-        raise typer.BadParameter("0 is no size; write numbers from 1 on", None, option)
+        raise typer.BadParameter("0 is no size; write numbers from 1 on", param_hint=option)
     return tuple(dict.fromkeys(numbers))

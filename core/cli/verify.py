@@ -21,9 +21,11 @@ from ..runtime.request import check_prompt
 from .comparison import TOLERANCES, Comparison, StageError, compare
 from .console import Screen
 from .reference import reference_model
-from .trace import LOGITS, Trace, our_trace, reference_trace
+from .trace import Trace, our_trace, reference_trace
 
 __all__ = ["Options", "run"]
+
+_CAPTION = "relative: rms error of a row over its rms, the worst row; rms: of the reference"
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def run(options: Options, screen: Screen) -> bool:
     finally:
         shutdown()
     for tp, result in results.items():
-        screen.show(_verdict(tp, result, tolerance))
+        screen.say(_verdict(tp, result, tolerance))
     return all(result.first_departure is None for result in results.values())
 
 
@@ -101,7 +103,14 @@ def _our_trace(path: Path, dtype: torch.dtype, tp: int, ids: Sequence[int]) -> T
 
 
 def _table(result: Comparison, title: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        caption=_CAPTION,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
     table.add_column("stage")
     for heading in ("largest error", "relative", "rms"):
         table.add_column(heading, justify="right")

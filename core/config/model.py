@@ -151,9 +151,16 @@ class ModelConfig:
             file=file,
         )
 
-    def rope_for(self, layer_id: int) -> RopeConfig | None:
-        """Rotary embedding of one layer, by its global number."""
+    def rope_for(self, layer_id: int) -> RopeConfig:
+        """Rotary embedding of one layer, by its global number.
+
+        Raises:
+            ConfigError: the family has none, or there is no such layer.
+        """
         self._check_layer(layer_id)
+        if self.rope is None:
+            problem = f"layer {layer_id} asks for a rotary embedding, its family has none"
+            raise ConfigError(problem, "rope_parameters", self.file)
         return self.rope
 
     def window(self, layer_id: int) -> int | None:

@@ -101,8 +101,10 @@ class RequestRows:
         """
         prefix, extend = tuple(extend_prefix_lens), tuple(extend_seq_lens)
         pool = tuple(req_pool_indices)
-        total = tuple(seq_lens) if seq_lens is not None else tuple(
-            p + e for p, e in zip(prefix, extend, strict=False)
+        total = (
+            tuple(seq_lens)
+            if seq_lens is not None
+            else tuple(p + e for p, e in zip(prefix, extend, strict=False))
         )
         if not len(pool) == len(prefix) == len(extend) == len(total):
             raise InputError(

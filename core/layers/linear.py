@@ -163,8 +163,8 @@ class MergedColumnParallelLinear(LinearBase):
         if self.group.size == 1:
             return x
         gathered = self.group.all_gather(x, -1)
-        by_rank = gathered.unflatten(-1, (self.group.size, x.shape[-1]))
-        parts = by_rank.split(self.local_sizes, dim=-1)
+        by_rank = gathered.view(*x.shape[:-1], self.group.size, x.shape[-1])
+        parts = torch.split(by_rank, list(self.local_sizes), dim=-1)
         return torch.cat([part.flatten(-2) for part in parts], dim=-1)
 
 

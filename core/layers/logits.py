@@ -91,7 +91,7 @@ class LogitsProcessor(nn.Module):
 
     def logits(self, rows: Tensor, head: ParallelLMHead) -> Tensor:
         """(S, D) hidden rows to (S, V) float32 logits (float64 rows stay float64)."""
-        logits = head(rows)
+        logits: Tensor = head(rows)
         if logits.dtype is not torch.float64:
             logits = logits.float()
         if self.soft_cap is not None:

@@ -41,9 +41,7 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor: ...
     @overload
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]: ...
-    def forward(
-        self, x: Tensor, residual: Tensor | None = None
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         """The normalised rows; with a residual, x + residual normalised and that sum."""
         if residual is None:
             return F.rms_norm(x, self._shape, self.weight, self.eps)

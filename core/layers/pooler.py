@@ -54,19 +54,17 @@ class Pooler(nn.Module):
         pooled = cut_dimensions(pooled, wanted.dimensions)
         return F.normalize(pooled, dim=-1) if wanted.normalize else pooled
 
-    def _pool(
-        self, hidden_states: Tensor, requests: RequestRows, ending: Sequence[int]
-    ) -> Tensor:
+    def _pool(self, hidden_states: Tensor, requests: RequestRows, ending: Sequence[int]) -> Tensor:
         sizes = requests.extend_seq_lens_cpu
         starts = [0, *accumulate(sizes)]
-        for index in ending:
-            self._check(index, requests)
+        for request in ending:
+            self._check(request, requests)
         match self.pooling:
             case PoolingType.LAST:
                 rows = [starts[i + 1] - 1 for i in ending]
             case PoolingType.CLS:
                 rows = [starts[i] for i in ending]
-            case PoolingType.MEAN:
+            case _:
                 width = hidden_states.shape[-1]
                 exact = torch.promote_types(hidden_states.dtype, torch.float32)
                 means = [

@@ -64,9 +64,7 @@ class RadixAttention(nn.Module):
         self.kv = None
 
     @staticmethod
-    def of(
-        heads: HeadLayout, head_dim: int, layer_id: int, **options: Any
-    ) -> RadixAttention:
+    def of(heads: HeadLayout, head_dim: int, layer_id: int, **options: Any) -> RadixAttention:
         """For a QKV linear's head layout; scaling is 1/sqrt(head_dim) unless given."""
         scaling = options.pop("scaling", head_dim**-0.5)
         return RadixAttention(
@@ -84,14 +82,14 @@ class RadixAttention(nn.Module):
         """Attend; padded rows come out as zeros."""
         spec = self.spec
         out = batch.backend.forward(
-            q.unflatten(-1, (spec.num_heads, spec.head_dim)),
-            None if k is None else k.unflatten(-1, (spec.num_kv_heads, spec.head_dim)),
-            None if v is None else v.unflatten(-1, (spec.num_kv_heads, spec.v_head_dim)),
+            q.view(-1, spec.num_heads, spec.head_dim),
+            None if k is None else k.view(-1, spec.num_kv_heads, spec.head_dim),
+            None if v is None else v.view(-1, spec.num_kv_heads, spec.v_head_dim),
             spec,
             batch,
             self.kv,
             save_kv_cache,
-        ).flatten(-2)
+        ).flatten(1)
         real = batch.num_real
         if real is not None and batch.backend.padded_rows == "undefined" and real < out.shape[0]:
             out[real:] = 0

@@ -113,7 +113,8 @@ class CausalLM(nn.Module):
         hidden_states = self.model(input_ids, positions, batch, input_embeds)
         if get_embedding:
             return LogitsProcessorOutput(pooled=self._pool(hidden_states, batch))
-        return self.logits_processor(hidden_states, self._head(), batch)
+        output: LogitsProcessorOutput = self.logits_processor(hidden_states, self._head(), batch)
+        return output
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """(T,) ids to (T, D) embeddings, complete on every rank."""
@@ -171,4 +172,5 @@ class CausalLM(nn.Module):
                 "get_embedding needs batch.requests and batch.outputs.pooling: which requests "
                 "end in this forward"
             )
-        return self.pooler(hidden_states, batch.requests, batch.outputs.pooling)
+        pooled: Tensor = self.pooler(hidden_states, batch.requests, batch.outputs.pooling)
+        return pooled

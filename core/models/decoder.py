@@ -107,7 +107,9 @@ class DecoderModel(nn.Module):
             for layer_id in range(config.num_hidden_layers)
         )
         self.norm = _norm(config, ctx, f"{prefix}.norm")
-        self._rope = get_rope(config.rope, dtype=ctx.dtype, device=ctx.device) if config.rope else None
+        self._rope = (
+            get_rope(config.rope, dtype=ctx.dtype, device=ctx.device) if config.rope else None
+        )
 
     def forward(
         self,
@@ -134,7 +136,8 @@ class DecoderModel(nn.Module):
             given = "neither" if input_ids is None else "both"
             raise InputError(f"give input_ids or input_embeds; got {given}")
         if input_embeds is None:
-            return self.embed_tokens(input_ids)
+            embedded: Tensor = self.embed_tokens(input_ids)
+            return embedded
         if input_embeds.shape[-1] != self.hidden_size:
             raise InputError(
                 f"input_embeds has {input_embeds.shape[-1]} features, hidden_size is "

@@ -58,5 +58,6 @@ class GatedMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(T, D) to this rank's part of the sum."""
         gate_up, _ = self.gate_up_proj(x)
+        out: Tensor
         out, _ = self.down_proj(self.act_fn(gate_up))
         return out

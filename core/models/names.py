@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from ..weights import NameMap, NameRules, RemapRegistry
 
 RULES_ATTRIBUTE = "name_rules"
 """Class attribute that declares rules: a mapping of format to NameRules."""
 
 
-@lru_cache(maxsize=256)
 def name_map(model_class: type, fmt: str) -> NameMap:
     """Every name rule of a class for a checkpoint format, inherited ones included.
 

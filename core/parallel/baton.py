@@ -46,7 +46,7 @@ class Baton:
         """Start the threads; they wait for the first run."""
         self.size, self._began, self._ended, self._stuck = size, began, ended, stuck
         self._busy = threading.Lock()
-        self._closing = self._abandoned = False
+        self._closing = False
         self._turns = [threading.Lock() for _ in range(size + 1)]
         for turn in self._turns:
             turn.acquire()
@@ -84,7 +84,7 @@ class Baton:
                 raise self._failure
             return self._results
         finally:
-            if not self._abandoned:
+            if self._holder == _CALLER:  # else: interrupted twice, a rank still runs
                 self._forget()
             self._busy.release()
 
@@ -94,14 +94,14 @@ class Baton:
         for turn in self._turns:
             _wake(turn)
 
-    def check_holder(self, rank: int, what: str) -> None:
-        """Refuse a call that does not come from the thread of that rank, in its turn.
+    def check_thread(self, rank: int, what: str) -> None:
+        """Refuse a call that does not come from the thread of that rank, which has the baton.
 
         Raises:
             CollectiveError: it comes from elsewhere.
             BaseException: this run has failed already.
         """
-        if self._holder != rank or threading.get_ident() != self._threads[rank].ident:
+        if threading.get_ident() != self._threads[rank].ident:
             raise CollectiveError(
                 f"{what} as rank {rank} from outside that rank: collectives of an in-process world "
                 "work inside its run(), on the thread of the rank the communicator was made for"
@@ -139,11 +139,12 @@ class Baton:
         self._ready.append(rank)
 
     def _begin(self, function: Callable[[int], Any]) -> None:
-        if self._abandoned:
+        if self._holder != _CALLER:
             raise CollectiveError(
-                "this in-process world was left by an interrupt while a rank was still running; "
-                "build the model anew"
+                f"rank {self._holder} of this in-process world was left running by an interrupt; "
+                "wait until it ends, or build the model anew"
             )
+        self._forget()
         self._function, self._state = function, ThreadState.of_caller()
         self._results = [None] * self.size
         self._ready.extend(range(self.size))
@@ -156,14 +157,7 @@ class Baton:
         except BaseException as interrupt:
             self.fail(interrupt, f"the caller of run() was interrupted ({_text(interrupt)})")
             _wake(self._turns[self._holder])
-            self._await_or_abandon()
-            raise
-
-    def _await_or_abandon(self) -> None:
-        try:
             self._await(_CALLER)
-        except BaseException:
-            self._abandoned = True
             raise
 
     def _forget(self) -> None:

@@ -47,7 +47,11 @@ class HeadLayout:
     ) -> HeadLayout:
         """The layout, with KV heads over the same group unless another is given."""
         return HeadLayout(
-            total_num_heads, total_num_kv_heads, group, group if kv_group is None else kv_group, where
+            total_num_heads,
+            total_num_kv_heads,
+            group,
+            group if kv_group is None else kv_group,
+            where,
         )
 
     def __post_init__(self) -> None:

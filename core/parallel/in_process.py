@@ -219,7 +219,7 @@ class _Hall:
 
     def meet(self, call: Call) -> None:
         """Enter, wait for the others, leave with the result."""
-        self.baton.check_holder(call.rank, call.kind)
+        self.baton.check_thread(call.rank, call.kind)
         for log in self.logs:
             log.append(CollectiveRecord(call.kind, call.group, call.x.nbytes, call.rank))
         calls = self._open.setdefault(call.key, [])

@@ -200,7 +200,9 @@ class LinearPartition:
         """
         stacked = any(dim.axis in ("out", "segment") for dim in dims)
         spans = self.outputs if stacked else self.outputs[:1]
-        segments = tuple(self._segment(index, span, dims, stacked) for index, span in enumerate(spans))
+        segments = tuple(
+            self._segment(index, span, dims, stacked) for index, span in enumerate(spans)
+        )
         concat = next((at for at, dim in enumerate(dims) if dim.axis == "out"), None)
         shape = tuple(self._local(dim) for dim in dims)
         padding = self._padding(shape, dims) if self.out_padding and concat is not None else ()
@@ -218,7 +220,9 @@ class LinearPartition:
         shard_id = span.shard_id if stacked else None
         return Segment(shard_id, tuple(p[0] for p in places), (piece,))
 
-    def _place(self, index: int, out: Span, dim: Dim) -> tuple[int, tuple[int, int], tuple[int, int]]:
+    def _place(
+        self, index: int, out: Span, dim: Dim
+    ) -> tuple[int, tuple[int, int], tuple[int, int]]:
         """Full size, source interval and target interval of one dimension of one segment."""
         if dim.axis == "whole":
             return dim.size, (0, dim.size), (0, dim.size)
@@ -288,7 +292,9 @@ class ShardedParameter(nn.Parameter):
             known = memo[id(self)]
             assert isinstance(known, ShardedParameter)
             return known
-        copy = ShardedParameter(self.data.clone(memory_format=torch.preserve_format), self.shard_spec)
+        copy = ShardedParameter(
+            self.data.clone(memory_format=torch.preserve_format), self.shard_spec
+        )
         memo[id(self)] = copy
         return copy
 

@@ -25,7 +25,7 @@ class QuantTarget:
 
 
 class QuantMethod(ABC):
-    """How the weights of one layer are stored and multiplied.
+    """How the weights of one layer are stored and multiplied; one object for each layer.
 
     Parameters are created with ShardSpecs (``partition.spec(...)``), so the loader needs no
     knowledge of the method.
@@ -52,11 +52,13 @@ class QuantMethod(ABC):
     def process_weights_after_loading(self, layer: nn.Module) -> None:
         """Derive what ``apply`` wants from what was loaded (packed layouts, joined scales).
 
-        Called once after each load that touched the layer.
+        Called once after each load that touched the layer. Nothing to derive unless overridden.
         """
+        return
 
     def restore_weights_before_loading(self, layer: nn.Module) -> None:
         """Undo ``process_weights_after_loading``, so that parameters can be written again."""
+        return
 
     @abstractmethod
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:

@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from .. import __version__
+from ..version import __version__
 from .provider import Reason, ReasonCode
 from .scan import Installed, find_installed
 

@@ -2,7 +2,7 @@
 
 from .engine import Engine, EngineLimits
 from .generation import GenerateResult, StreamChunk
-from .load import build, load, load_weights
+from .loading import build, load, load_weights
 from .model import Model
 from .scoring import PromptLogprobs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, cast, overload
+from typing import Any, Literal, TypedDict, Unpack, cast, overload
 
 import torch
 from torch import Tensor
@@ -24,6 +24,28 @@ from .tokenizer import Tokenizer
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | Sequence[Message]
 """A text, token ids, or chat messages (mappings with ``role`` and ``content``)."""
+
+
+class GenerateOptions(TypedDict, total=False):
+    """Options of ``generate``; each may be left out.
+
+    Keys:
+        temperature: 0 takes the likeliest token; otherwise logits are divided by it.
+        top_k: choose among the k likeliest tokens; 0 for all.
+        top_p: choose among the smallest set of likeliest tokens with this mass.
+        seed: of the random numbers; each prompt draws its own when left out.
+        stop: texts that end the output, which does not contain them.
+        stop_token_ids: ids that end the output, beside the model's own.
+        ignore_eos: go on past the model's own end ids.
+    """
+
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int | None
+    stop: str | Sequence[str]
+    stop_token_ids: int | Sequence[int]
+    ignore_eos: bool
 
 
 class Model:
@@ -159,43 +181,46 @@ class Model:
 
     @overload
     def generate(
-        self, prompt: Prompt, max_new_tokens: int | None = None, *, stream: Literal[True], **options: Any
+        self,
+        prompt: Prompt | Sequence[Prompt],
+        max_new_tokens: int | None = None,
+        *,
+        stream: Literal[True],
+        **options: Unpack[GenerateOptions],
     ) -> Iterator[StreamChunk]: ...
     @overload
-    def generate(
-        self, prompt: str | Sequence[int] | Sequence[Message], max_new_tokens: int | None = None, **options: Any
+    def generate(  # type: ignore[overload-overlap]  # a str is a Sequence[str]; the first fits
+        self,
+        prompt: Prompt,
+        max_new_tokens: int | None = None,
+        *,
+        stream: Literal[False] = False,
+        **options: Unpack[GenerateOptions],
     ) -> GenerateResult: ...
     @overload
     def generate(
-        self, prompt: Sequence[Prompt], max_new_tokens: int | None = None, **options: Any
+        self,
+        prompt: Sequence[Prompt],
+        max_new_tokens: int | None = None,
+        *,
+        stream: Literal[False] = False,
+        **options: Unpack[GenerateOptions],
     ) -> list[GenerateResult]: ...
     def generate(
         self,
         prompt: Prompt | Sequence[Prompt],
         max_new_tokens: int | None = None,
         *,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int | None = None,
-        stop: str | Sequence[str] = (),
-        stop_token_ids: int | Sequence[int] = (),
-        ignore_eos: bool = False,
         stream: bool = False,
+        **options: Unpack[GenerateOptions],
     ) -> GenerateResult | list[GenerateResult] | Iterator[StreamChunk]:
         """Continue one prompt or a batch of them.
 
         Args:
             prompt: a text, token ids, chat messages, or a list of any of these.
             max_new_tokens: tokens to generate at most; as many as fit when None.
-            temperature: 0 takes the likeliest token; otherwise logits are divided by it.
-            top_k: choose among the k likeliest tokens; 0 for all.
-            top_p: choose among the smallest set of likeliest tokens with this mass.
-            seed: of the random numbers; each prompt draws its own when None.
-            stop: texts that end the output, which does not contain them.
-            stop_token_ids: ids that end the output, beside the model's own.
-            ignore_eos: go on past the model's own end ids.
             stream: give pieces as they come instead of results at the end.
+            options: how tokens are chosen and where the output ends, see GenerateOptions.
 
         Returns:
             A result with ``.token_ids`` (new ones), ``.text`` and ``.finish_reason``; a list for
@@ -206,16 +231,7 @@ class Model:
             CapacityError: a request that could never fit the KV pool.
         """
         many = list(prompt) if _is_batch(prompt) else [prompt]
-        params = SamplingParams(
-            max_new_tokens,
-            temperature,
-            top_k,
-            top_p,
-            seed,
-            stop,  # type: ignore[arg-type]  # SamplingParams makes tuples of single values
-            stop_token_ids,  # type: ignore[arg-type]  # likewise
-            ignore_eos,
-        )
+        params = SamplingParams(max_new_tokens, **cast(dict[str, Any], options))
         requests = [self._request(cast(Prompt, one), params) for one in many]
         if stream:
             return generate_stream(self.engine, requests)

@@ -97,12 +97,13 @@ class Runner:
         positions = self._tensor(step.positions)
         batch = self._batch(step, positions, wanted)
         batch.plan = self.backend.plan(batch)
-        return self.module(
+        output: LogitsProcessorOutput = self.module(
             self._tensor(step.input_ids),
             positions,
             batch,
             get_embedding=wanted.pooling is not None,
         )
+        return output
 
     def _batch(self, step: Step, positions: Tensor, wanted: Wanted) -> ForwardBatch:
         slots = self._tensor(step.new_slots)

@@ -44,7 +44,7 @@ def prompt_logits(engine: Engine, prompts: Prompts, chunk_size: int | None) -> l
             for start, stop in _chunks(texts, chunk_size):
                 output = scoring.forward(texts, start, stop, Wanted())
                 assert output.next_token_logits is not None
-                parts = output.next_token_logits.split(_part_lens(texts, start, stop))
+                parts = torch.split(output.next_token_logits, _part_lens(texts, start, stop))
                 for at, part in zip(group, parts, strict=True):
                     pieces[at].append(part)
     empty = torch.empty(0, engine.config.vocab_size, dtype=wide)
@@ -160,4 +160,3 @@ def _chunks(prompts: Prompts, chunk_size: int | None) -> Iterator[tuple[int, int
 
 def _part_lens(prompts: Prompts, start: int, stop: int) -> list[int]:
     return [len(ids[start:stop]) for ids in prompts]
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import TypeGuard
+from typing import TypeGuard, cast
 
 from torch import Tensor, nn
 
@@ -120,7 +120,7 @@ def _as_source(weights: Weights) -> WeightSource:
     if _is_source(weights):
         return weights
     if isinstance(weights, Mapping):
-        return IterableSource(weights.items())
+        return IterableSource(cast(Mapping[str, Tensor], weights).items())
     if isinstance(weights, Iterable):
         return IterableSource(weights)
     raise WeightError(

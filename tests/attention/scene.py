@@ -65,7 +65,7 @@ class Scene:
             "model.layers.5.attn",
             *case.heads,
             *case.dims,
-            scaling=case.dims[0] ** -0.5,
+            scaling=1.3 * case.dims[0] ** -0.5,
             sliding_window=case.window,
             logit_cap=case.cap,
             attn_type=case.kind,

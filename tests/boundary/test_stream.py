@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor, nn
+
 from archzoo.boundary import ResidualStream, StageBoundary
 from archzoo.context import BuildContext
 from archzoo.errors import BoundaryError
 from archzoo.layers import RMSNorm, RowParallelLinear
 from archzoo.parallel import Topology, shape_only
 from ranks import on_ranks
-from torch import Tensor, nn
 
 
 def norm_of(ctx: BuildContext) -> RMSNorm:

@@ -42,7 +42,9 @@ def main() -> int:
             return code
         got = json.loads(answer.read_text())["token_ids"]
     if got != expected["token_ids"]:
-        print(f"tokens differ from {EXPECTED.name}:\n  got      {got}\n  expected {expected['token_ids']}")
+        print(
+            f"tokens differ from {EXPECTED.name}:\n  got      {got}\n  expected {expected['token_ids']}"
+        )
         return 1
     print(f"All {len(got)} tokens equal the committed ones.")
     return 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn import functional as F
+
 from archzoo.context import BuildContext
 from archzoo.errors import CollectiveError, ShapeError
 from archzoo.layers.linear import (
@@ -16,7 +18,6 @@ from archzoo.layers.linear import (
 from archzoo.layers.qkv import QKVParallelLinear
 from archzoo.parallel import Group, Topology
 from ranks import contexts, fill, finish, on_ranks, with_groups
-from torch.nn import functional as F
 
 DTYPES = [torch.float64, torch.float32]
 
@@ -66,9 +67,7 @@ def test_merged_columns_keep_their_parts_apart(tp: int, skip: bool) -> None:
     x = draw(3, 5)
 
     def run(ctx: BuildContext) -> tuple[torch.Tensor, torch.Tensor | None]:
-        layer = MergedColumnParallelLinear(
-            5, [8, 4, 12], True, True, skip, ctx=ctx, prefix="m"
-        )
+        layer = MergedColumnParallelLinear(5, [8, 4, 12], True, True, skip, ctx=ctx, prefix="m")
         assert layer.local_sizes == (8 // tp, 4 // tp, 12 // tp)
         return load(layer, parts, biases)(x)
 
@@ -154,7 +153,11 @@ def test_replicated_is_whole_everywhere() -> None:
 @pytest.mark.parametrize("v_head", [4, 6])
 def test_qkv_splits_by_head_and_copies_kv_heads(tp: int, kv: int, v_head: int) -> None:
     heads, head, width = 8, 4, 10
-    weights = {"q": draw(heads * head, width), "k": draw(kv * head, width), "v": draw(kv * v_head, width)}
+    weights = {
+        "q": draw(heads * head, width),
+        "k": draw(kv * head, width),
+        "v": draw(kv * v_head, width),
+    }
     biases = {"q": draw(heads * head), "k": draw(kv * head), "v": draw(kv * v_head)}
     x = draw(3, width)
 
@@ -238,11 +241,11 @@ def test_packed_weights_multiply_like_plain_ones_and_come_back(
     layer = ReplicatedLinear(33, 17, ctx=ctx, prefix="p")
     w, b = draw(17, 33, dtype=dtype), draw(17, dtype=dtype)
     load(layer, {None: w}, {None: b})
-    assert layer.packed_weight is not None and layer.weight.is_meta, "the plain copy stays"
+    assert layer.quant_method.packed is not None and layer.weight.is_meta, "the plain copy stays"
     x = draw(rows, 33, dtype=dtype)
     torch.testing.assert_close(layer(x)[0], F.linear(x, w, b))
     strided = draw(rows, 66, dtype=dtype)[:, :33]
     torch.testing.assert_close(layer(strided)[0], F.linear(strided, w, b))
     layer.quant_method.restore_weights_before_loading(layer)
-    assert torch.equal(layer.weight, w) and layer.packed_weight is None
+    assert torch.equal(layer.weight, w) and layer.quant_method.packed is None
     torch.testing.assert_close(layer(x)[0], F.linear(x, w, b))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from archzoo.context import BuildContext
 from archzoo.forward import (
     ForwardBatch,
@@ -153,9 +154,7 @@ def test_no_logprob_rows_give_empty_tensors() -> None:
 
     def run(ctx: BuildContext) -> None:
         wanted = LogprobRequest(empty, empty, top_k=2, token_ids=(3,))
-        out = LogitsProcessor(VOCAB)(
-            hidden(2), Spy(ctx), batch_of(2, OutputRows(empty, wanted))
-        )
+        out = LogitsProcessor(VOCAB)(hidden(2), Spy(ctx), batch_of(2, OutputRows(empty, wanted)))
         assert out.next_token_logits is not None and out.next_token_logits.shape == (0, VOCAB)
         assert out.input_logprobs is not None
         assert out.input_logprobs.tokens.shape == (0,)

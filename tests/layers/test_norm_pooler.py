@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from archzoo.context import BuildContext
 from archzoo.errors import InputError
 from archzoo.forward import PoolingRequest, RequestRows

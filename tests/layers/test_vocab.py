@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn import functional as F
+
 from archzoo.context import BuildContext
 from archzoo.errors import ShapeError
 from archzoo.layers.vocab import ParallelLMHead, VocabParallelEmbedding
 from archzoo.parallel import Topology
 from ranks import fill, finish, on_ranks
-from torch.nn import functional as F
 
 
 def table(vocab: int, width: int = 6) -> torch.Tensor:

@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import archzoo
 import pytest
 import torch
+from torch import Tensor
+
+import archzoo
 from archzoo.attention import TorchAttention, reference_attention
 from archzoo.config import LLAMA_LIKE, ModelConfig, read_config
 from archzoo.context import BuildContext
@@ -31,7 +33,6 @@ from archzoo.parallel import Group, Topology
 from archzoo_llama.model import LlamaForCausalLM
 from ranks import contexts, with_groups
 from tiny import SIZES, ids_of, reference_logits, tiny_llama
-from torch import Tensor
 
 LLAMA_70B = {
     "architectures": ["LlamaForCausalLM"],
@@ -245,9 +246,7 @@ def test_a_foreign_engine_drives_the_model_with_factless_batches(
         hidden = model.model(rows, positions, ForwardBatch.external(engine))
         got.append(model.head(hidden[:size]))
         at += size
-    torch.testing.assert_close(
-        torch.cat(got), reference_logits(reference, ids), rtol=0, atol=2e-4
-    )
+    torch.testing.assert_close(torch.cat(got), reference_logits(reference, ids), rtol=0, atol=2e-4)
 
 
 def test_injected_groups_are_the_only_ones_used() -> None:
@@ -306,8 +305,6 @@ def test_one_compilation_serves_all_layers() -> None:
 def test_tables_are_shared_by_all_layers() -> None:
     """32 layers hold one cos/sin storage."""
     model = LlamaForCausalLM(config_of(num_hidden_layers=32), BuildContext.of())
-    tables = [
-        layer.self_attn.rotary_emb.table(torch.device("cpu")) for layer in model.model.layers
-    ]
+    tables = [layer.self_attn.rotary_emb.table(torch.device("cpu")) for layer in model.model.layers]
     assert len({id(table) for table in tables}) == 1
     assert not any("rotary" in name for name in model.state_dict())

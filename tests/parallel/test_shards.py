@@ -7,6 +7,9 @@ import pickle
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from archzoo.errors import ShapeError
 from archzoo.layers.qkv import head_spans
 from archzoo.layers.vocab import vocab_partition
@@ -27,8 +30,6 @@ from archzoo.parallel import (
     plain_spec,
     shape_only,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 UNWRITTEN = -1
 

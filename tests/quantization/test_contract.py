@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor, nn
+
 from archzoo.context import BuildContext
 from archzoo.errors import CoverageError, QuantizationError, ShapeError
-from archzoo.layers import LinearBase, MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
+from archzoo.layers import (
+    LinearBase,
+    MergedColumnParallelLinear,
+    QKVParallelLinear,
+    RowParallelLinear,
+)
 from archzoo.parallel import IN, OUT, Dim, LinearPartition, ParameterFactory, Topology
 from archzoo.quantization import QuantConfig, QuantMethod, QuantTarget, quant_config
 from archzoo.weights import AutoWeightsLoader
 from ranks import contexts
-from torch import Tensor, nn
 
 PACK, GROUP = 8, 8
 

@@ -297,17 +297,22 @@ def test_sentencepiece_equals_transformers(tmp_path: Path) -> None:
 
 
 def test_scores_order_the_merges_and_listed_merges_win(tmp_path: Path) -> None:
-    tokens = ["<unk>", "a", "b", "c", "ab", "bc", "abc"]
-    fields = {"model": "llama", "tokens": tokens, "add_space_prefix": False}
-    scores = [0.0, -9.0, -9.0, -9.0, -2.0, -1.0, -3.0]
-    scored = backend_from_gguf(write(tmp_path / "a.gguf", **fields, scores=scores))
-    assert scored.encode("abcab").tokens == ["abc", "ab"]
-    assert scored.encode("abbc").tokens == ["ab", "bc"]
-    listed = backend_from_gguf(write(tmp_path / "b.gguf", **fields, merges=["a b", "b c"]))
-    assert listed.encode("abc").tokens == ["ab", "c"]
-    short = [*scores[:5], -4.0, scores[6]]
-    other = backend_from_gguf(write(tmp_path / "c.gguf", **fields, scores=short))
-    assert other.encode("bcabc").tokens == ["bc", "abc"]
+    fields = {"model": "llama", "tokens": ["<unk>", "a", "b", "c", "ab", "bc"]}
+    fields["add_space_prefix"] = False
+    letters = [0.0, -9.0, -9.0, -9.0]
+    for name, pair, more, expected in (
+        ("a", [-2.0, -1.0], {}, ["a", "bc"]),
+        ("b", [-1.0, -2.0], {}, ["ab", "c"]),
+        ("c", [-1.0, -1.0], {}, ["ab", "c"]),  # the lower id
+        ("d", [-2.0, -1.0], {"merges": ["a b", "b c"]}, ["ab", "c"]),
+    ):
+        file = write(tmp_path / f"{name}.gguf", **fields, scores=letters + pair, **more)
+        assert backend_from_gguf(file).encode("abc").tokens == expected, name
+
+
+def test_only_the_start_of_a_text_gets_the_space_prefix(tmp_path: Path) -> None:
+    ours = backend_from_gguf(write(tmp_path / "a.gguf", **sentencepiece()))
+    assert ours.encode("the</s>the").tokens == ["<s>", "▁the", "</s>", "the"]
 
 
 def test_control_and_byte_tokens_are_never_merged_from_text(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import archzoo
 import pytest
 import torch
+
+import archzoo
 from archzoo.errors import (
     BackendUnavailableError,
     CapacityError,
@@ -110,9 +111,7 @@ def test_temperature_scales_logits_before_the_softmax(
     ids = ids_of(5)
     want = torch.log_softmax(reference_logits(llama[1], ids) / temperature, -1)
     got = model.logprobs(ids, temperature=temperature).token_logprobs
-    assert got[1:] == pytest.approx(
-        [float(want[at - 1, ids[at]]) for at in range(1, 5)], abs=2e-4
-    )
+    assert got[1:] == pytest.approx([float(want[at - 1, ids[at]]) for at in range(1, 5)], abs=2e-4)
 
 
 @pytest.mark.parametrize(

@@ -205,12 +205,18 @@ def test_a_promise_the_shard_does_not_keep_names_both(sharded):
     "text",
     [
         "", "[", "[]", "{}", '{"weight_map": []}', '{"weight_map": {}}', '{"weight_map": {"a": 3}}',
-        '{"weight_map": {"a": null}}', '{"weight_map": {"a": "x", "a": "y"}}', "\xff", "[" * 100_000,
+        '{"weight_map": {"a": null}}', "\xff", "[" * 100_000,
     ],
 )  # fmt: skip
 def test_broken_indexes_are_named(sharded, text):
     (sharded / "model.safetensors.index.json").write_text(text, encoding="latin-1")
     refused(sharded, "model.safetensors.index.json")
+
+
+def test_an_index_that_names_a_tensor_twice_is_refused(sharded):
+    text = f'{{"weight_map": {{"a": "{ONE}", "c": "{TWO}", "a": "{ONE}"}}}}'
+    (sharded / "model.safetensors.index.json").write_text(text)
+    refused(sharded, "model.safetensors.index.json", "'a' comes twice")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,9 @@ Reference implementation: ``transformers`` ``LlamaForCausalLM`` and ``MistralFor
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor, nn
 
 from archzoo.config import ConfigAdapter, ModelConfig
 from archzoo.forward import ForwardBatch
@@ -19,7 +22,6 @@ from archzoo.layers import (
 )
 from archzoo.models import CausalLM, DecoderLayer
 from archzoo.weights import NameRules
-from torch import Tensor, nn
 
 from .adapters import LLAMA, MISTRAL
 from .names import BACKBONE, GGUF
@@ -76,6 +78,7 @@ class LlamaAttention(nn.Module):
         qkv, _ = self.qkv_proj(hidden_states)
         q, k, v = qkv.split(self.qkv_proj.local_sizes, dim=-1)
         q, k = self.rotary_emb(positions, q, k)
+        out: Tensor
         out, _ = self.o_proj(self.attn(q, k, v, batch))
         return out
 
@@ -90,8 +93,8 @@ class LlamaForCausalLM(CausalLM):
     """Llama 1 to 3 and checkpoints of the same shape (SmolLM2, TinyLlama, …)."""
 
     layer = LlamaDecoderLayer
-    adapter: ConfigAdapter = LLAMA
-    name_rules: Mapping[str, NameRules] = {"gguf": GGUF}
+    adapter: ClassVar[ConfigAdapter] = LLAMA
+    name_rules: ClassVar[Mapping[str, NameRules]] = {"gguf": GGUF}
 
 
 class LlamaModel(LlamaForCausalLM):

@@ -5,22 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import archzoo
 import pytest
 import torch
-from archzoo.config import ConfigAdapter
-from archzoo_llama.adapters import LLAMA, MISTRAL
-from archzoo_llama.model import LlamaForCausalLM, LlamaModel, MistralForCausalLM
-from tiny import SIZES, ids_of, randomise, reference_logits, save
 from transformers import (
     LlamaConfig,
     MistralConfig,
-    PreTrainedModel,
     PretrainedConfig,
+    PreTrainedModel,
 )
 from transformers import LlamaForCausalLM as ReferenceLlama
 from transformers import LlamaModel as ReferenceBackbone
 from transformers import MistralForCausalLM as ReferenceMistral
+
+import archzoo
+from archzoo.config import ConfigAdapter
+from archzoo_llama.adapters import LLAMA, MISTRAL
+from archzoo_llama.model import LlamaForCausalLM, LlamaModel, MistralForCausalLM
+from tiny import SIZES, ids_of, randomise, reference_logits, save
 
 ATOL = 2e-4
 
@@ -169,9 +170,7 @@ def test_the_backbone_embeds(tp: int, prefixed: bool, tmp_path: Path) -> None:
     unit = torch.nn.functional.normalize(want, dim=-1)
     torch.testing.assert_close(model.embed(prompts), unit, rtol=0, atol=1e-5)
     torch.testing.assert_close(model.embed(prompts, chunk_size=4), unit, rtol=0, atol=1e-5)
-    torch.testing.assert_close(
-        model.embed(prompts, normalize=False), want, rtol=0, atol=ATOL
-    )
+    torch.testing.assert_close(model.embed(prompts, normalize=False), want, rtol=0, atol=ATOL)
     cut = torch.nn.functional.normalize(want[:, :16], dim=-1)
     torch.testing.assert_close(model.embed(prompts, dimensions=16), cut, rtol=0, atol=1e-5)
     with pytest.raises(archzoo.errors.InputError, match="without a head"):
@@ -190,9 +189,7 @@ def last_hidden(backbone: ReferenceBackbone, ids: list[int]) -> torch.Tensor:
         return backbone(torch.tensor([ids])).last_hidden_state[0, -1]
 
 
-@pytest.mark.parametrize(
-    ("adapter", "reference"), [(LLAMA, LlamaConfig), (MISTRAL, MistralConfig)]
-)
+@pytest.mark.parametrize(("adapter", "reference"), [(LLAMA, LlamaConfig), (MISTRAL, MistralConfig)])
 def test_defaults_equal_the_reference_config(
     adapter: ConfigAdapter, reference: type[PretrainedConfig]
 ) -> None:

@@ -87,9 +87,7 @@ def load(
     checkpoint = Checkpoint(local_path(path, _offline(offline)))
     try:
         model_class = resolve_model(checkpoint.raw)
-        config = ModelConfig.from_dict(
-            checkpoint.raw, model_class.adapter, checkpoint.config_file
-        )
+        config = ModelConfig.from_dict(checkpoint.raw, model_class.adapter, checkpoint.config_file)
         quant = quant_config(config.quantization)
         config = with_stored_head(config, model_class, checkpoint)
         executor = make_executor(sizes, place)
@@ -99,9 +97,7 @@ def load(
         )
         modules = _build_all(model_class, config, executor, number, place, quant)
         reports = [
-            module.load_weights(
-                checkpoint.source, checkpoint.format, progress if at == 0 else None
-            )
+            module.load_weights(checkpoint.source, checkpoint.format, progress if at == 0 else None)
             for at, module in enumerate(modules)
         ]
     finally:

@@ -1,0 +1,126 @@
+"""bench: speed, load time and peak memory, ours beside those of transformers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from .. import __version__
+from ..runtime.checkpoint import local_path
+from .console import Screen
+from .measuring import DECODE_PROMPT, Figure, Measuring, Plan
+
+__all__ = ["Options", "Plan", "run"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure, and how to show it.
+
+    Args:
+        path: checkpoint.
+        dtypes: each is measured on its own; none for the checkpoint's.
+        plan: what is measured.
+        as_json: print JSON.
+        offline: never ask the hub.
+    """
+
+    path: str
+    dtypes: tuple[str, ...] = ()
+    plan: Plan = Plan()
+    as_json: bool = False
+    offline: bool = False
+
+
+def run(options: Options, screen: Screen) -> None:
+    """Measure and show.
+
+    Raises:
+        ArchzooError: something cannot be loaded or run.
+    """
+    path = local_path(options.path, options.offline)
+    figures: list[Figure] = []
+    with screen.busy("Measuring") as doing:
+        for dtype in options.dtypes or (None,):
+            measuring = Measuring(
+                path, dtype, options.plan, lambda text: doing(f"Measuring: {text}")
+            )
+            figures += measuring.figures()
+    if options.as_json:
+        content = _facts(path, options.plan) | {"figures": [each.as_dict() for each in figures]}
+        screen.write(json.dumps(content, indent=2) + "\n")
+    else:
+        screen.show(_table(path, options.plan, figures))
+
+
+def _facts(path: Path, plan: Plan) -> dict[str, Any]:
+    """What the figures depend on."""
+    import transformers
+
+    return {
+        "path": str(path),
+        "archzoo": __version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "threads": torch.get_num_threads(),
+        "decode_prompt_tokens": DECODE_PROMPT,
+        **asdict(plan),
+    }
+
+
+def _table(path: Path, plan: Plan, figures: list[Figure]) -> Table:
+    facts = _facts(path, plan)
+    threads = f"{facts['threads']} thread{'' if facts['threads'] == 1 else 's'}"
+    table = Table(
+        title=path.name,
+        title_justify="left",
+        title_style="bold",
+        caption=(
+            f"medians of {plan.rounds} rounds, {threads}; a ratio above 1 is in "
+            f"archzoo's favour\narchzoo {__version__}, transformers {facts['transformers']} "
+            f"(sdpa), torch {facts['torch']}"
+        ),
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
+    table.add_column("dtype")
+    table.add_column("measure")
+    for heading in ("archzoo", "transformers"):
+        table.add_column(heading, justify="right")
+    table.add_column("unit")
+    table.add_column("ratio", justify="right")
+    for at, each in enumerate(figures):
+        again = at > 0 and figures[at - 1].dtype == each.dtype
+        if at and not again:
+            table.add_section()
+        table.add_row(
+            "" if again else each.dtype,
+            each.name,
+            _number(each.ours),
+            _number(each.theirs),
+            each.unit,
+            _ratio(each.ratio),
+        )
+    return table
+
+
+def _number(values: list[float]) -> str:
+    """Three digits that say something, or a dash where nothing was measured."""
+    if not values:
+        return "-"
+    value = median(values)
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _ratio(ratio: float | None) -> Text:
+    if ratio is None:
+        return Text("-")
+    return Text(f"{ratio:.2f} x", style="green" if ratio >= 1 else "yellow")

@@ -1,0 +1,80 @@
+"""Peak memory of a process that loads a model and runs it once; measured from the inside.
+
+``python -m archzoo.cli.footprint ours|theirs PATH DTYPE PROMPT_TOKENS DECODE_TOKENS`` prints the
+number of bytes. A process of its own, because memory once used is not always given back.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from ..errors import CapacityError
+
+_STATUS = Path("/proc/self/status")
+
+
+def measure(who: str, path: Path, dtype: str, prompt_tokens: int, decode_tokens: int) -> int:
+    """Bytes that a fresh process needs at its peak, Python and libraries included.
+
+    Args:
+        who: ``ours`` or ``theirs``.
+        path: checkpoint on this disk.
+        dtype: of the weights.
+        prompt_tokens: tokens of the one prompt.
+        decode_tokens: tokens generated after it.
+
+    Raises:
+        CapacityError: the process did not come through.
+    """
+    arguments = (who, str(path), dtype, str(prompt_tokens), str(decode_tokens))
+    done = subprocess.run(
+        [sys.executable, "-m", "archzoo.cli.footprint", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise CapacityError(
+            f"the process that measures peak memory ({who}) ended with code {done.returncode}: "
+            f"{last}; free memory, or choose a narrower dtype"
+        )
+    return int(done.stdout.split()[-1])
+
+
+def peak_bytes() -> int:
+    """Most memory this process has had resident."""
+    if _STATUS.exists():
+        # getrusage's figure is inherited from the process that started this one; this one is not.
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _main(arguments: list[str]) -> None:
+    who, path, dtype, prompt_tokens, decode_tokens = arguments
+    from .contenders import Contender, Ours, Theirs
+
+    contender: Contender
+    if who == "ours":
+        from ..runtime import load
+
+        contender = Ours(load(path, dtype=dtype))
+    else:
+        import torch
+
+        from .reference import reference_model
+
+        contender = Theirs(reference_model(Path(path), getattr(torch, dtype), "sdpa"))
+    contender.decode([[1] * int(prompt_tokens)], int(decode_tokens))
+    print(peak_bytes())
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

@@ -1,0 +1,205 @@
+"""Figures of one checkpoint in one dtype, ours and theirs in rounds.
+
+Both are measured in every round and take turns in being first, so that a machine that grows slower
+or is disturbed does it to both. Figures are medians; a ratio is the median of the rounds' ratios.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any, TypeVar
+
+import torch
+
+from ..runtime import load
+from .contenders import Contender, Ours, Theirs
+from .footprint import measure
+from .reference import reads_by_itself, reference_model
+
+DECODE_PROMPT = 128
+"""Tokens of a prompt after which decoding is timed."""
+MEMORY_DECODE = 8
+"""Tokens decoded when peak memory is measured: more would not need more."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured.
+
+    Args:
+        batches: numbers of sequences that decode together.
+        prompt_tokens: tokens of the prompt whose prefill is timed.
+        decode_tokens: decode steps timed.
+        rounds: measurements of each time.
+        reference: measure transformers as well.
+    """
+
+    batches: tuple[int, ...] = (1, 8)
+    prompt_tokens: int = 512
+    decode_tokens: int = 64
+    rounds: int = 5
+    reference: bool = True
+
+
+@dataclass
+class Figure:
+    """One quantity, by rounds.
+
+    Args:
+        dtype: the models'.
+        name: what is measured.
+        unit: of the values; a rate (``…/s``) is better when it is larger.
+        ours: a value for each round.
+        theirs: likewise; empty where there is nothing to compare with.
+    """
+
+    dtype: str
+    name: str
+    unit: str
+    ours: list[float] = field(default_factory=list)
+    theirs: list[float] = field(default_factory=list)
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times better ours is; None without theirs."""
+        if not self.theirs:
+            return None
+        ratios = (mine / other for mine, other in zip(self.ours, self.theirs, strict=True))
+        return median(ratios if self.unit.endswith("/s") else (1 / ratio for ratio in ratios))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Medians, ratio, and the rounds."""
+        return {
+            "dtype": self.dtype,
+            "measure": self.name,
+            "unit": self.unit,
+            "archzoo": median(self.ours),
+            "transformers": median(self.theirs) if self.theirs else None,
+            "ratio": self.ratio,
+            "archzoo_rounds": self.ours,
+            "transformers_rounds": self.theirs,
+        }
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Something to time: a name, the tokens it makes or reads, how it is run."""
+
+    name: str
+    tokens: int
+    seconds: Callable[[Contender], float]
+
+
+class Measuring:
+    """Measures one checkpoint in one dtype.
+
+    Args:
+        path: checkpoint on this disk.
+        dtype: of both models; None for the checkpoint's.
+        plan: what is measured.
+        tell: told what is being done.
+    """
+
+    def __init__(
+        self, path: Path, dtype: str | None, plan: Plan, tell: Callable[[str], None]
+    ) -> None:
+        """Load once: it warms the page cache, and shows the dtype."""
+        self._path, self._plan, self._tell = path, plan, tell
+        # transformers is timed in loading only what it reads by itself.
+        self._both_load = plan.reference and reads_by_itself(path)
+        tell("loading")
+        model = load(path, dtype=dtype)
+        self._vocab_size = model.config.vocab_size
+        self._torch_dtype = model.module.dtype
+        self.dtype = str(self._torch_dtype).removeprefix("torch.")
+
+    def figures(self) -> list[Figure]:
+        """Speeds, load time, peak memory."""
+        loading = self._load_time()
+        return [*self._speeds(self._contenders()), loading, self._memory()]
+
+    def _contenders(self) -> list[Contender]:
+        plan = self._plan
+        self._tell(f"loading in {self.dtype}")
+        longest = DECODE_PROMPT + plan.decode_tokens + 1
+        slots = max(plan.prompt_tokens + 1, max(plan.batches) * longest)
+        rows = max(plan.batches)
+        ours = Ours(load(self._path, dtype=self._torch_dtype, kv_slots=slots, max_requests=rows))
+        return [ours, Theirs(self._reference())] if plan.reference else [ours]
+
+    def _reference(self) -> Any:
+        return reference_model(self._path, self._torch_dtype, "sdpa")
+
+    def _load_time(self) -> Figure:
+        figure = Figure(self.dtype, "load", "s")
+        loaders: list[tuple[list[float], Callable[[], object]]] = [
+            (figure.ours, lambda: load(self._path, dtype=self._torch_dtype))
+        ]
+        if self._both_load:
+            self._reference()  # imports its modules
+            loaders.append((figure.theirs, self._reference))
+        for number in range(self._plan.rounds):
+            self._tell(f"load time in {self.dtype}, round {number + 1} of {self._plan.rounds}")
+            for seconds, loader in _taking_turns(loaders, number):
+                gc.collect()
+                begin = perf_counter()
+                model = loader()
+                seconds.append(perf_counter() - begin)
+                del model
+        return figure
+
+    def _speeds(self, contenders: Sequence[Contender]) -> list[Figure]:
+        tasks = self._tasks()
+        figures = [Figure(self.dtype, task.name, "tokens/s") for task in tasks]
+        for contender in contenders:
+            self._tell(f"warming up in {self.dtype}")
+            for task in tasks:
+                task.seconds(contender)
+        for number in range(self._plan.rounds):
+            self._tell(f"speed in {self.dtype}, round {number + 1} of {self._plan.rounds}")
+            for figure, task in zip(figures, tasks, strict=True):
+                # Without a reference there is one contender, and nothing to put into theirs.
+                sides = list(zip((figure.ours, figure.theirs), contenders, strict=False))
+                for rates, contender in _taking_turns(sides, number):
+                    rates.append(task.tokens / task.seconds(contender))
+        return figures
+
+    def _tasks(self) -> list[_Task]:
+        count, length = self._plan.decode_tokens, self._plan.prompt_tokens
+        [prompt] = self._prompts(1, length)
+        tasks = [_Task(f"prefill {length}", length, lambda each: each.prefill(prompt))]
+        for batch in self._plan.batches:
+            decoding = _decoding(self._prompts(batch, DECODE_PROMPT), count)
+            tasks.append(_Task(f"decode, batch {batch}", batch * count, decoding))
+        return tasks
+
+    def _memory(self) -> Figure:
+        self._tell(f"peak memory in {self.dtype}")
+        figure = Figure(self.dtype, "peak memory", "MiB")
+        tokens = (self._plan.prompt_tokens, MEMORY_DECODE)
+        figure.ours.append(measure("ours", self._path, self.dtype, *tokens) / 2**20)
+        if self._both_load:
+            figure.theirs.append(measure("theirs", self._path, self.dtype, *tokens) / 2**20)
+        return figure
+
+    def _prompts(self, count: int, length: int) -> list[list[int]]:
+        generator = torch.Generator().manual_seed(length)
+        shape = (count, length)
+        ids: list[list[int]] = torch.randint(self._vocab_size, shape, generator=generator).tolist()
+        return ids
+
+
+def _decoding(prompts: Sequence[Sequence[int]], count: int) -> Callable[[Contender], float]:
+    return lambda contender: contender.decode(prompts, count)
+
+
+def _taking_turns(sides: Sequence[T], number: int) -> Sequence[T]:
+    """The sides in the order of this round."""
+    return sides[::-1] if number % 2 else sides
