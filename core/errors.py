@@ -16,6 +16,7 @@
     ├ CollectiveError(RuntimeError)              who did not enter which collective, where
     ├ CapacityError(RuntimeError)                slots or memory asked for and there
     ├ InputError(ValueError)                     a prompt or an option of a request
+    ├ LogitsError(ArithmeticError)               rows from which no token can be chosen
     ├ WeightError(ValueError)
     │ ├ CheckpointFileError                      file, what is wrong with it
     │ ├ WeightShapeError                         tensor, parameter, both shapes
@@ -44,6 +45,7 @@ __all__ = [
     "DisabledArchitectureError",
     "DuplicateArchitectureError",
     "InputError",
+    "LogitsError",
     "MissingDependency",
     "PluginLoadError",
     "QuantizationError",
@@ -206,6 +208,27 @@ class CapacityError(ArchzooError, RuntimeError):
 
 class InputError(ArchzooError, ValueError):
     """A prompt or a request option that cannot be served."""
+
+
+class LogitsError(ArchzooError, ArithmeticError):
+    """A row of logits from which nothing can be chosen.
+
+    Args:
+        rows: which rows.
+        names: what they are called in the message.
+    """
+
+    def __init__(self, rows: tuple[int, ...], names: tuple[str, ...]) -> None:
+        """Both are kept as attributes."""
+        super().__init__(rows, names)
+        self.rows, self.names = rows, names
+
+    def __str__(self) -> str:
+        """Which requests, likely causes."""
+        return (
+            f"the logits of {', '.join(self.names)} hold NaN, or have no finite maximum; look for "
+            "damaged weights (archzoo verify), or for float16 overflow (load with bfloat16)"
+        )
 
 
 class WeightError(ArchzooError, ValueError):

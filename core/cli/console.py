@@ -99,7 +99,7 @@ class Screen:
         columns = (
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
-            DownloadColumn(binary_units=True),
+            DownloadColumn(),
             TransferSpeedColumn(),
             TimeRemainingColumn(),
         )

@@ -82,8 +82,8 @@ class Result:
         parts = [
             f"{count} token{'' if count == 1 else 's'}",
             *([] if rate is None else [f"{rate:.1f} tokens/s"]),
-            f"first token after {self.token_seconds[0]:.2f} s",
-            f"loaded in {self.load_seconds:.1f} s",
+            f"first token {self.token_seconds[0]:.2f} s",
+            f"load {self.load_seconds:.1f} s",
             f"end: {self.finish_reason}",
         ]
         return " · ".join(parts)

@@ -25,6 +25,9 @@ T = TypeVar("T")
 
 _CALLER = -1
 
+_GLANCE = 0.1
+"""Seconds until the caller looks up: a signal that comes just before it blocks does not wake it."""
+
 
 class Baton:
     """Runs one function on each of several ranks, one rank at a time.
@@ -211,10 +214,11 @@ class Baton:
     def _await(self, rank: int) -> bool:
         """Block until this one has the baton; False when the threads are to end."""
         turn = self._turns[rank]
+        patience = _GLANCE if rank == _CALLER else -1
         while self._holder != rank:
             if self._closing:
                 return False
-            turn.acquire()
+            turn.acquire(timeout=patience)
         return True
 
 

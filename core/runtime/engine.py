@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 
 from ..config import ModelConfig
-from ..errors import InputError
+from ..errors import InputError, LogitsError
 from ..forward import ForwardMode
 from ..layers import LogitsProcessorOutput
 from .executor import Executor
@@ -90,13 +90,14 @@ class Engine:
     def step(self) -> list[Request]:
         """One forward over the requests under way; those that got a token from it.
 
-        A forward that fails counts for nothing: the same step is planned again.
+        A forward that fails counts for nothing: the same step is planned again. A request whose
+        logits are unusable ends, with the error in ``request.error``; the others go on.
         """
         step = self.scheduler.next_step()
         if step is None:
             return []
+        sampling = self.scheduler.sampled(step)
         try:
-            sampling = self.scheduler.sampled(step)
             output = self.forward(step, Wanted(step.sample_rows))
             tokens = self._sample(output, sampling)
         except BaseException:
@@ -140,13 +141,19 @@ class Engine:
     def _sample(self, output: LogitsProcessorOutput, requests: Sequence[Request]) -> list[int]:
         if not requests:
             return []
-        assert output.next_token_logits is not None
-        tokens = sample(
-            output.next_token_logits,
-            [request.params for request in requests],
-            [request.num_output for request in requests],
-            [f"request {request.request_id}" for request in requests],
-        )
+        logits = output.next_token_logits
+        assert logits is not None
+        params = [request.params for request in requests]
+        steps = [request.num_output for request in requests]
+        names = [f"request {request.request_id}" for request in requests]
+        try:
+            tokens = sample(logits, params, steps, names)
+        except LogitsError as error:
+            for row in error.rows:
+                requests[row].error = error
+                self.scheduler.abort(requests[row])
+            spoilt = torch.tensor(error.rows, device=logits.device)
+            tokens = sample(logits.index_fill(0, spoilt, 0), params, steps, names)
         return self.executor.agree(tokens)
 
 

@@ -45,12 +45,13 @@ class StreamChunk:
 
 def generate_all(engine: Engine, requests: Sequence[Request]) -> list[GenerateResult]:
     """Run requests to their ends, beside whatever else is under way."""
-    with_engine = _Submitted(engine, requests)
+    submitted = _Submitted(engine, requests)
     try:
-        while not with_engine.done:
+        while not submitted.done:
             engine.step()
+            submitted.raise_for_errors()
     except BaseException:
-        with_engine.abort()
+        submitted.abort()
         raise
     return [result_of(request) for request in requests]
 
@@ -88,6 +89,11 @@ class _Submitted:
     def done(self) -> bool:
         return all(request.finished for request in self.requests)
 
+    def raise_for_errors(self) -> None:
+        for request in self.requests:
+            if request.error is not None:
+                raise request.error
+
     def abort(self) -> None:
         for request in self.requests:
             if request.request_id >= 0:
@@ -101,6 +107,7 @@ def _pieces(submitted: _Submitted) -> Iterator[StreamChunk]:
         while len(told) < len(submitted.requests):
             if not submitted.done:
                 submitted.engine.step()
+            submitted.raise_for_errors()
             for index, request in enumerate(submitted.requests):
                 if index in told:
                     continue

@@ -92,6 +92,7 @@ class Request:
 
     Attributes:
         output: the new tokens as text, and whether they have come to an end.
+        error: why it was aborted, where nobody asked for that.
         request_id: given by the scheduler, in order of arrival.
         tokens: prompt and output ids, one list.
         limit: new tokens at most; the scheduler narrows it to what context and pool hold.
@@ -105,6 +106,7 @@ class Request:
 
     __slots__ = (
         "computed",
+        "error",
         "finish_reason",
         "limit",
         "num_prompt",
@@ -135,6 +137,7 @@ class Request:
         self.request_id = -1
         self.state = RequestState.WAITING
         self.finish_reason: FinishReason | None = None
+        self.error: Exception | None = None
         self.req_pool_index = -1
         self.slots: list[int] = []
         self.computed = 0

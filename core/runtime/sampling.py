@@ -20,32 +20,11 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
-from ..errors import InputError, ShapeError
+from ..errors import InputError, LogitsError, ShapeError
 from .request import SamplingParams
 
 _SHORTLIST = 1024
 """Highest probabilities looked at first for top_p; all of them only where these do not suffice."""
-
-
-class LogitsError(InputError):
-    """A row of logits from which nothing can be chosen.
-
-    Args:
-        rows: which rows.
-        names: what they are called in the message.
-    """
-
-    def __init__(self, rows: tuple[int, ...], names: tuple[str, ...]) -> None:
-        """Both are kept as attributes."""
-        super().__init__(rows, names)
-        self.rows, self.names = rows, names
-
-    def __str__(self) -> str:
-        """Which requests, likely causes."""
-        return (
-            f"the logits of {', '.join(self.names)} hold NaN, or have no finite maximum; look for "
-            "damaged weights (archzoo verify), or for float16 overflow (load with bfloat16)"
-        )
 
 
 def sample(

@@ -197,6 +197,22 @@ def test_digits_stand_alone_after_spaces_where_the_file_says_smollm(tmp_path: Pa
     assert ours.encode("\n\n1").tokens == ["ĊĊ", "1"]
 
 
+@pytest.mark.parametrize(
+    ("pre", "pieces"),
+    [
+        ("gpt-2", "12345|Ġ|ĠfooBar|'t|!|Ċ|Ċ|x"),
+        ("smollm", "1|2|3|4|5|Ġ|ĠfooBar|'t|!|Ċ|Ċ|x"),
+        ("llama-bpe", "123|45|Ġ|ĠfooBar|'t|!ĊĊ|x"),
+        ("qwen2", "1|2|3|4|5|Ġ|ĠfooBar|'t|!ĊĊ|x"),
+        ("tekken", "1|2|3|4|5|Ġ|Ġfoo|Bar|'t|!ĊĊ|x"),
+    ],
+)
+def test_how_each_split_cuts(tmp_path: Path, pre: str, pieces: str) -> None:
+    ours = backend_from_gguf(write(tmp_path / "a.gguf", **byte_level(pre)))
+    cut = ours.pre_tokenizer.pre_tokenize_str("12345  fooBar't!\n\nx")
+    assert "|".join(piece for piece, _ in cut) == pieces
+
+
 def test_equal_to_transformers_loading_the_same_file(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 

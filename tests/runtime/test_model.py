@@ -19,6 +19,7 @@ from archzoo.errors import (
     CheckpointFileError,
     CoverageError,
     InputError,
+    LogitsError,
     QuantizationError,
     ShapeError,
     TopologyError,
@@ -368,3 +369,21 @@ def test_loading_twice_into_one_module_equals_a_cold_load(
     assert torch.equal(warm.head(rows), cold.head(rows))
     for one, two in zip(warm.model.layers, cold.model.layers, strict=True):
         assert torch.equal(one.mlp(rows), two.mlp(rows))
+
+
+def test_unusable_logits_end_their_request_only(llama: tuple[Path, Any]) -> None:
+    """An embedding row of NaN spoils the request that holds its token, not its neighbour."""
+    raw = json.loads((llama[0] / "config.json").read_text())
+    assert not raw["tie_word_embeddings"]
+    model = archzoo.load(llama[0], dtype=torch.float32)
+    want = model.generate(ids_of(4), max_new_tokens=6, ignore_eos=True).token_ids
+    bad = next(token for token in range(3, 130) if token not in [*ids_of(4), *want])
+    model.module.model.embed_tokens.weight.data[bad] = float("nan")
+    good = model.generate(ids_of(4), max_new_tokens=6, ignore_eos=True, stream=True)
+    spoilt = model.generate([bad, 5], max_new_tokens=6, stream=True)
+    tokens = list(next(good).token_ids)
+    with pytest.raises(LogitsError, match=r"request \d+ hold NaN"):
+        next(spoilt)
+    tokens += [token for part in good for token in part.token_ids]
+    assert tokens == want
+    assert model.engine.free_slots == model.engine.limits.pool.slots

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from archzoo.errors import InputError, ShapeError
+from archzoo.errors import InputError, LogitsError, ShapeError
 from archzoo.runtime.request import SamplingParams
-from archzoo.runtime.sampling import LogitsError, logprobs_from, sample
+from archzoo.runtime.sampling import logprobs_from, sample
 
 INF = float("inf")
 
