@@ -107,6 +107,8 @@ class Theirs:
     @torch.inference_mode()
     def _next(self, ids: torch.Tensor, cache: Any) -> torch.Tensor:
         """The likeliest next token of each row."""
-        output = self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        output = self._model(
+            input_ids=ids, use_cache=True, logits_to_keep=1, **{self._cache_argument: cache}
+        )
         tokens: torch.Tensor = output.logits[:, -1].argmax(dim=-1)
         return tokens

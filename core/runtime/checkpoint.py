@@ -72,7 +72,6 @@ class Checkpoint:
 
     Attributes:
         path: as given.
-        format: spelling of tensor names, ``hf`` or ``gguf``.
         raw: the configuration as a Hugging Face style dictionary.
         source: the weights; headers are read, tensors are not.
 
@@ -85,11 +84,15 @@ class Checkpoint:
     def __init__(self, path: Path) -> None:
         self.path = path
         gguf = _gguf_file(path)
-        self.format = "hf" if gguf is None else "gguf"
         if gguf is None:
             self._open_hf(path)
         else:
             self._open_gguf(gguf)
+
+    @property
+    def format(self) -> str:
+        """How tensor names are spelled, ``hf`` or ``gguf``."""
+        return self.source.format
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -117,8 +120,11 @@ class Checkpoint:
 
         file = GGUFFile(path)
         self.config_file = str(path)
-        self.source = GGUFSource(file)
-        self.raw = config_from_gguf(file.metadata, file.tensors, file=str(path))
+        source = GGUFSource(file, accept_rope_divisors=True)
+        self.source = source
+        self.raw = config_from_gguf(
+            file.metadata, file.tensors, rope_divisors=source.rope_divisors, file=str(path)
+        )
         self._tokenizer = lambda: _gguf_tokenizer(file)
         self.stop_ids = frozenset(_gguf_stop_ids(file))
 

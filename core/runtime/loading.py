@@ -21,7 +21,6 @@ from ..registry import resolve
 from ..weights import (
     WeightReport,
     Weights,
-    WeightSource,
     open_source,
     source_tensors_equal,
 )
@@ -277,8 +276,6 @@ def _pool_size(
     return PoolSize(slots, rows, min(config.max_position_embeddings, slots))
 
 
-def _format_of(source: object) -> str:
-    return "gguf" if type(source).__name__ == "GGUFSource" else "hf"
-
-
-__all__ = ["WeightSource", "build", "load", "load_weights", "resolve_model", "with_stored_head"]
+def _format_of(weights: object) -> str:
+    """Pairs from an iterator have Hugging Face names."""
+    return str(getattr(weights, "format", "hf"))

@@ -46,6 +46,8 @@ class GGUFSource:
             row order is not known, or holds a type that cannot be dequantised.
     """
 
+    format = "gguf"
+
     def __init__(
         self, file: GGUFFile | str | os.PathLike[str], *, accept_rope_divisors: bool = False
     ) -> None:

@@ -49,6 +49,8 @@ class SafetensorsSource:
             promises and its file lacks, or one that two files hold without an index to choose.
     """
 
+    format = "hf"
+
     def __init__(self, files: CheckpointFiles) -> None:
         """Map the files and read their headers."""
         self.description = _describe(files)

@@ -46,6 +46,11 @@ class WeightSource(Protocol):
         ...
 
     @property
+    def format(self) -> str:
+        """How its names are spelled, a key of the name rules: ``hf`` or ``gguf``."""
+        ...
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What was left aside and why, one line each."""
         ...
@@ -77,6 +82,7 @@ class IterableSource:
     """
 
     description = "an iterator of tensors"
+    format = "hf"
     notes: tuple[str, ...] = ()
 
     def __init__(self, pairs: Iterable[tuple[str, Tensor]]) -> None:

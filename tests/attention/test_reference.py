@@ -69,10 +69,8 @@ def test_heads_take_the_kv_head_of_their_group() -> None:
     at = torch.arange(5)
     attention = spec(num_heads=6, num_kv_heads=2, head_dim=4, v_head_dim=4, scaling=0.5)
     found = reference_attention(q, k, v, attention, at, at)
-    heads_first = [x.transpose(0, 1)[None] for x in (q, k, v)]
-    expected = F.scaled_dot_product_attention(
-        *heads_first, is_causal=True, scale=0.5, enable_gqa=True
-    )
+    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    expected = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.5, enable_gqa=True)
     torch.testing.assert_close(found.float(), expected[0].transpose(0, 1), rtol=0, atol=1e-6)
 
 
