@@ -71,7 +71,8 @@ def run(options: Options, screen: Screen) -> bool:
         for tp in options.ranks:
             with screen.busy(f"Running archzoo, tp {tp}"):
                 results[tp] = compare(_our_trace(path, dtype, tp, ids), theirs, tolerance)
-            screen.show(_table(results[tp], f"tp {tp}, {options.dtype}, {len(ids)} tokens"))
+            tokens = f"{len(ids)} token{'' if len(ids) == 1 else 's'}"
+            screen.show(_table(results[tp], f"tp {tp}, {options.dtype}, {tokens}"))
     finally:
         shutdown()
     for tp, result in results.items():
@@ -85,9 +86,11 @@ def _prepare(path: Path, options: Options) -> list[int]:
     if isinstance(prompt, str):
         require_tokenizer(path)
     with closing(Checkpoint(path)) as checkpoint:
-        for tp in options.ranks:
-            shell = build(checkpoint.raw, BuildContext.of(Topology(tp=tp), device="meta"))
-        size = shell.config.vocab_size
+        shells = [
+            build(checkpoint.raw, BuildContext.of(Topology(tp=tp), device="meta"))
+            for tp in options.ranks
+        ]
+        size = shells[0].config.vocab_size
         if isinstance(prompt, str):
             return check_prompt(checkpoint.tokenizer.encode(prompt), size)
     if prompt is not None:

@@ -12,12 +12,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import archzoo
 import pytest
 import torch
+from demo.run import EXPECTED, demo_weights
+
+import archzoo
 from archzoo.cli.reference import reference_model
 from archzoo.errors import ShapeError
-from demo.run import EXPECTED, demo_weights
 
 GGUF = demo_weights()
 TEXT = (

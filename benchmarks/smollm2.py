@@ -1,0 +1,47 @@
+"""Speed beside transformers on SmolLM2-135M: ``archzoo bench`` on a safetensors copy.
+
+Medians over interleaved rounds in one process; loading is measured with both reading the same
+files. Results of earlier runs, with the machine, are in ``benchmarks/README.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from archzoo.cli.reference import reference_model
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from demo.run import demo_weights  # noqa: E402  # tests/ is on the path only now
+
+
+def write_safetensors(target: Path, dtype: torch.dtype) -> None:
+    """SmolLM2 as a Hugging Face directory, from the demo's GGUF file."""
+    reference_model(demo_weights(), dtype).save_pretrained(target)
+
+
+def main() -> int:
+    """Write the checkpoint, then measure it in both dtypes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        for dtype in ("bfloat16", "float32"):
+            target = Path(folder, f"SmolLM2-135M-{dtype}")
+            write_safetensors(target, getattr(torch, dtype))
+            command = [sys.executable, "-m", "archzoo", "bench", str(target), "--dtype", dtype]
+            code = subprocess.run(
+                [*command, "--rounds", str(options.rounds)], check=False
+            ).returncode
+            if code:
+                return code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,257 @@
+"""generate: what it prints is what the model says, and everything else is refused early."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.conftest import Run
+
+import archzoo
+from archzoo.runtime import StreamChunk, memory
+from archzoo.runtime.tokenizer import TransformersTokenizer
+
+LOAD = "archzoo.cli.generate.load"
+
+
+@pytest.fixture(scope="module")
+def model(chatty: Path) -> archzoo.Model:
+    return archzoo.load(chatty)
+
+
+def pipe(monkeypatch: pytest.MonkeyPatch, text: str, terminal: bool = False) -> None:
+    stdin = io.StringIO(text)
+    stdin.isatty = lambda: terminal  # type: ignore[method-assign]  # a terminal, for this test
+    monkeypatch.setattr(sys, "stdin", stdin)
+
+
+def test_ids_without_a_tokenizer_give_ids(run: Run, llama: Path) -> None:
+    want = archzoo.load(llama).generate([5, 6, 7], max_new_tokens=6, ignore_eos=True).token_ids
+    done = run("generate", llama, "--token-ids", "5,6 7", "--max-new-tokens", 6, "--ignore-eos")
+    assert done.code == 0
+    assert done.out == ",".join(map(str, want)) + "\n"
+    assert done.err.startswith("6 tokens · ") and "tokens/s" in done.err
+    assert "end: length" in done.err
+
+
+@pytest.mark.parametrize("flag", [[], ["--no-stream"]], ids=["stream", "whole"])
+def test_a_text_is_continued(
+    run: Run, chatty: Path, model: archzoo.Model, tmp_path: Path, flag: list[str]
+) -> None:
+    want = model.generate("hello", max_new_tokens=9)
+    file = tmp_path / "out.json"
+    done = run(
+        "generate", chatty, "--prompt", "hello", "--max-new-tokens", 9, "--output", file, *flag
+    )
+    assert done.code == 0
+    assert done.out == want.text.rstrip("\n") + "\n"
+    written = json.loads(file.read_text())
+    timing = written.pop("timing")
+    assert written == {
+        "prompt_token_ids": model.tokenizer.encode("hello"),
+        "token_ids": want.token_ids,
+        "text": want.text,
+        "finish_reason": want.finish_reason,
+    }
+    assert 0 < timing["first_token_seconds"] < timing["total_seconds"]
+    between = timing["total_seconds"] - timing["first_token_seconds"]
+    rate = (len(want.token_ids) - 1) / between
+    assert timing["decode_tokens_per_second"] == pytest.approx(rate)
+    assert timing["load_seconds"] > 0
+
+
+def test_chat_and_system(run: Run, chatty: Path, model: archzoo.Model, tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    options = ("--max-new-tokens", 5, "--output", file)
+    messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
+    for extra, conversation in (([], messages[1:]), (["--system", "be brief"], messages)):
+        assert run("generate", chatty, "--chat", "--prompt", "hi", *options, *extra).code == 0
+        want = model.generate(conversation, max_new_tokens=5)
+        written = json.loads(file.read_text())
+        assert written["prompt_token_ids"] == want.prompt_token_ids
+        assert written["token_ids"] == want.token_ids
+
+
+def test_a_chat_ends_at_the_tokenizers_end_token(
+    run: Run, chatty: Path, model: archzoo.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = [{"role": "user", "content": "hi"}]
+    free = model.generate(message, max_new_tokens=8, ignore_eos=True).token_ids
+    ends = property(lambda self: frozenset({free[3]}))
+    monkeypatch.setattr(TransformersTokenizer, "eos_token_ids", ends)
+    done = run("generate", chatty, "--chat", "--prompt", "hi", "--max-new-tokens", 8)
+    count = free.index(free[3]) + 1
+    assert done.err.startswith(f"{count} token") and "end: stop" in done.err
+
+
+def test_the_prompt_comes_through_a_pipe(
+    run: Run, chatty: Path, model: archzoo.Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "out.json"
+    pipe(monkeypatch, "two\nlines\n")
+    assert run("generate", chatty, "--max-new-tokens", 2, "--output", file).code == 0
+    written = json.loads(file.read_text())
+    assert written["prompt_token_ids"] == model.tokenizer.encode("two\nlines")
+
+
+@pytest.mark.parametrize(
+    ("text", "terminal", "processes", "says"),
+    [
+        ("", False, "1", "--prompt"),
+        ("\n", False, "1", "--prompt"),
+        ("typed", True, "1", "--prompt"),
+        ("text", False, "3", "several processes"),
+    ],
+)
+def test_no_prompt_is_usage(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    terminal: bool,
+    processes: str,
+    says: str,
+) -> None:
+    pipe(monkeypatch, text, terminal)
+    monkeypatch.setenv("WORLD_SIZE", processes)
+    done = run("generate", "nowhere")
+    assert done.code == 2 and says in done.err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--prompt", "a", "--token-ids", "1"],
+        ["--token-ids", "1", "--chat"],
+        ["--prompt", "a", "--system", "b"],
+        ["--prompt", "a", "--dtype", "float8"],
+        ["--prompt", "a", "--tp", "0"],
+        ["--prompt", "a", "--max-new-tokens", "0"],
+        ["--prompt", "a", "--output", "no/such/folder/out.json"],
+        ["--prompt", "a", "--output", "."],
+    ],
+    ids=" ".join,
+)
+def test_options_that_contradict_are_usage(
+    run: Run, llama: Path, forbid: Callable[[str], None], options: list[str]
+) -> None:
+    forbid(LOAD)
+    done = run("generate", llama, *options)
+    assert done.code == 2 and done.out == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--token-ids", "1", "--temperature", "-1"], "temperature=-1"),
+        (["--token-ids", "1", "--top-p", "0"], "top_p"),
+        (["--token-ids", "1", "--stop", ""], "stop"),
+        (["--prompt", "text"], "no tokenizer"),
+        (["--prompt", "text", "--chat"], "no tokenizer"),
+    ],
+    ids=str,
+)
+def test_a_request_is_refused_before_weights_are_read(
+    run: Run, llama: Path, forbid: Callable[[str], None], options: list[str], says: str
+) -> None:
+    forbid(LOAD)
+    done = run("generate", llama, *options)
+    assert done.code == 1 and done.out == ""
+    assert done.err.startswith("error: ") and says in done.err
+
+
+def test_a_model_that_cannot_fit_is_refused_unread(
+    run: Run, llama: Path, forbid: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 1000)
+    forbid("archzoo.weights.safetensors_source.SafetensorsSource.read")
+    done = run("generate", llama, "--token-ids", "1")
+    assert done.code == 1
+    assert "GiB" in done.err and "available" in done.err
+
+
+def test_a_path_that_is_not_there(run: Run, tmp_path: Path) -> None:
+    done = run("generate", tmp_path / "gone", "--token-ids", "1")
+    assert done.code == 1 and "does not exist" in done.err
+
+
+def test_offline_asks_nobody(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(*_: object) -> None:
+        raise AssertionError("the network was used")
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    monkeypatch.setattr(socket, "getaddrinfo", connect)
+    done = run("generate", "someone/no-such-model", "--token-ids", "1", "--offline")
+    assert done.code == 1 and "offline" in done.err
+
+
+def test_sampling_options_arrive(run: Run, chatty: Path, model: archzoo.Model) -> None:
+    options = {"temperature": 5.0, "top_k": 50, "top_p": 0.9, "seed": 11}
+    want = model.generate("hello", max_new_tokens=12, ignore_eos=True, **options)
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    base = ("generate", chatty, "--prompt", "hello", "--max-new-tokens", 12, "--ignore-eos")
+    assert run(*base, *flags).out.rstrip("\n") == want.text.rstrip("\n")
+    greedy = run(*base).out
+    assert greedy.rstrip("\n") != want.text.rstrip("\n")
+    end = next(char for char in want.text[2:] if char.isascii() and char.isprintable())
+    cut = run(*base, *flags, "--stop", "never seen", "--stop", end)
+    assert cut.out.rstrip("\n") == want.text[: want.text.index(end)].rstrip("\n")
+    assert "end: stop" in cut.err
+
+
+def test_simulated_ranks_say_the_same(run: Run, llama: Path) -> None:
+    base = ("generate", llama, "--token-ids", "9,8,7", "--max-new-tokens", 8, "--ignore-eos")
+    assert run(*base, "--tp", 3).out == run(*base).out
+    done = run(*base, "--tp", 4)
+    assert done.code == 1 and done.out == ""
+    assert "6 query heads" in done.err and "tp=4" in done.err
+
+
+def test_one_token_has_no_rate(run: Run, llama: Path, tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    done = run(
+        "generate", llama, "--token-ids", "9", "--max-new-tokens", 1, "--output", file, "--dtype",
+        "bfloat16",
+    )  # fmt: skip
+    assert done.code == 0
+    assert done.err.startswith("1 token · first token") and "tokens/s" not in done.err
+    assert json.loads(file.read_text())["timing"]["decode_tokens_per_second"] is None
+
+
+def test_ctrl_c_closes_the_line(run: Run, chatty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def generate(self: archzoo.Model, *_args: Any, **_options: Any) -> Iterator[StreamChunk]:
+        yield StreamChunk(0, [3], "half a sen", None)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(archzoo.Model, "generate", generate)
+    assert run("generate", chatty, "--prompt", "x") == (130, "half a sen\n", "")
+
+
+def test_processes_of_torchrun_speak_with_one_voice(run: Run, llama: Path) -> None:
+    arguments = ["generate", str(llama), "--token-ids", "9,8,7", "--max-new-tokens", "8"]
+    want = run(*arguments, "--ignore-eos").out
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    place = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "archzoo", *arguments, "--ignore-eos"],
+            env={**os.environ, **place, "RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(3)
+    ]
+    ends = [(*rank.communicate(timeout=120), rank.returncode) for rank in ranks]
+    assert ends[0][0] == want and ends[0][1].startswith("8 tokens")
+    assert [code for _, _, code in ends] == [0, 0, 0]
+    assert ends[1:] == [("", "", 0)] * 2

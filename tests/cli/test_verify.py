@@ -1,0 +1,224 @@
+"""verify: agrees where we are right, and names the layer where we are not."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cli.conftest import Run
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaModel
+
+import archzoo
+import archzoo.cli.verify as command
+from archzoo.cli.reference import reads_by_itself, reference_model
+from archzoo.cli.trace import our_trace, reference_trace
+from archzoo.errors import BackendUnavailableError, WeightError
+from tiny import SIZES, ids_of, randomise, tiny_llama
+
+STAGES = ["embedding", "layer 0", "layer 1", "layer 2", "final norm", "logits"]
+
+
+def verdicts(out: str) -> list[tuple[str, str]]:
+    """(stage, verdict) of every table row."""
+    row = re.compile(r"^\s*(embedding|layer \d+|final norm|logits)\s.*\d\s+(\w[\w ]*?)\s*$", re.M)
+    return row.findall(out)
+
+
+def test_every_stage_agrees_on_one_and_three_ranks(run: Run, llama: Path) -> None:
+    done = run("verify", llama, "--tp", "1,3", "--length", 20)
+    assert done.code == 0, done.out + done.err
+    assert verdicts(done.out) == [(stage, "agrees") for stage in STAGES * 2]
+    assert "tp 1, float32, 20 tokens" in done.out and "tp 3, float32, 20 tokens" in done.out
+    assert done.out.count("agrees within 0.0002") == 2
+    assert done.out.count("in 20 of 20 rows") == 2
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_other_dtypes(run: Run, llama: Path, dtype: str) -> None:
+    done = run("verify", llama, "--tp", 3, "--dtype", dtype, "--token-ids", "4")
+    assert done.code == 0, done.out + done.err
+    assert f"tp 3, {dtype}, 1 token " in done.out
+
+
+def test_gguf_and_a_single_file(run: Run, llama: Path, gguf_file: Path) -> None:
+    for path in (gguf_file, gguf_file.parent, llama / "model.safetensors"):
+        done = run("verify", path, "--tp", "1,3", "--length", 9)
+        assert done.code == 0, done.out + done.err
+    assert reads_by_itself(llama)
+    assert not reads_by_itself(gguf_file) and not reads_by_itself(gguf_file.parent)
+
+
+def test_a_gguf_reference_holds_the_stored_values(gguf_file: Path, tmp_path: Path) -> None:
+    _, source = tiny_llama(tmp_path, seed=3)
+    model = reference_model(gguf_file, torch.float32)
+    assert model.config._attn_implementation == "eager"
+    want, got = source.state_dict(), model.state_dict()
+    assert set(want) == set(got)
+    assert all(torch.equal(want[name], got[name]) for name in want)
+
+
+def test_a_tied_head_and_a_head_that_was_stored_all_the_same(
+    run: Run, llama: Path, tmp_path: Path
+) -> None:
+    """config.json says tied, the file holds another head: transformers keeps that head, we do."""
+    shutil.copytree(llama, tmp_path / "both")
+    file = tmp_path / "both" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"tie_word_embeddings": True}))
+    with pytest.warns(UserWarning, match="stored head"):
+        model = archzoo.load(file.parent)
+    want = reference_trace(reference_model(file.parent, torch.float32), [5, 6])
+    got = our_trace(model, [5, 6])
+    torch.testing.assert_close(got["logits"], want["logits"], rtol=0, atol=2e-4)
+    want = reference_trace(
+        reference_model(file.parent / "model.safetensors", torch.float32), [5, 6]
+    )
+    torch.testing.assert_close(got["logits"], want["logits"], rtol=0, atol=2e-4)
+
+
+def test_a_backbone_has_no_logits(run: Run, tmp_path: Path) -> None:
+    model = LlamaModel(LlamaConfig(**SIZES)).eval()
+    randomise(model)
+    model.save_pretrained(tmp_path)
+    done = run("verify", tmp_path, "--length", 7)
+    assert done.code == 0, done.out + done.err
+    assert verdicts(done.out) == [(stage, "agrees") for stage in STAGES[:-1]]
+    assert "largest error of the final norm" in done.out
+
+
+@pytest.mark.parametrize(
+    ("parameter", "stage"),
+    [
+        ("model.embed_tokens.weight", "embedding"),
+        ("model.layers.0.input_layernorm.weight", "layer 0"),
+        ("model.layers.1.self_attn.o_proj.weight", "layer 1"),
+        ("model.layers.2.mlp.down_proj.weight", "layer 2"),
+        ("model.norm.weight", "final norm"),
+        ("lm_head.weight", "logits"),
+    ],
+)
+@pytest.mark.parametrize("damage", ["one element", "NaN"])
+def test_the_first_stage_that_departs_is_named(
+    run: Run,
+    llama: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    parameter: str,
+    stage: str,
+    damage: str,
+) -> None:
+    shutil.copytree(llama, tmp_path / "damaged")
+    tensors = load_file(tmp_path / "damaged" / "model.safetensors")
+    # Something that every row uses; of the embedding, the row of id 5, which is in the prompt.
+    at = 5 * SIZES["hidden_size"] if "embed" in parameter else 3
+    tensors[parameter].view(-1)[at] += float("nan") if damage == "NaN" else 0.05
+    save_file(tensors, tmp_path / "damaged" / "model.safetensors", {"format": "pt"})
+
+    def damaged(path: Path, **options: Any) -> archzoo.Model:
+        return archzoo.load(tmp_path / "damaged", **options)
+
+    monkeypatch.setattr(command, "load", damaged)
+    done = run("verify", llama, "--token-ids", "5,6,7,8")
+    assert done.code == 1
+    found = verdicts(done.out)
+    at = STAGES.index(stage)
+    assert found[at] == (stage, "departs first")
+    assert all(verdict == "agrees" for _, verdict in found[:at])
+    assert f"tp 1: departs at {stage}" in done.out
+
+
+def test_tolerance_decides(run: Run, llama: Path) -> None:
+    assert run("verify", llama, "--length", 5, "--tolerance", "1e-12").code == 1
+    assert run("verify", llama, "--length", 5, "--tolerance", "10").code == 0
+    assert run("verify", llama, "--tolerance", "-1").code == 2
+
+
+def test_the_random_prompt_follows_the_seed(
+    run: Run, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[int]] = []
+
+    def trace(model: archzoo.Model, ids: list[int]) -> Any:
+        seen.append(list(ids))
+        return our_trace(model, ids)
+
+    monkeypatch.setattr(command, "our_trace", trace)
+    for options in (["--seed", 1], ["--seed", 1], ["--seed", 2]):
+        run("verify", llama, "--length", 30, *options)
+    assert seen[0] == seen[1] != seen[2]
+    assert [len(ids) for ids in seen] == [30] * 3
+    assert all(0 <= token < 130 for ids in seen for token in ids)
+
+
+def test_a_text_prompt(run: Run, chatty: Path, llama: Path) -> None:
+    done = run("verify", chatty, "--prompt", "seven b")
+    assert done.code == 0 and "float32, 7 tokens" in done.out
+    done = run("verify", llama, "--prompt", "text")
+    assert done.code == 1 and "no tokenizer" in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "says"),
+    [
+        (["--token-ids", "1,500"], 1, "vocabulary of 130"),
+        (["--tp", "1,4"], 1, "6 query heads"),
+        (["--prompt", "a", "--token-ids", "1"], 2, "not both"),
+        (["--tp", "0"], 2, "--tp"),
+        (["--length", "0"], 2, "--length"),
+    ],
+    ids=str,
+)
+def test_refused_before_transformers_is_started(
+    run: Run,
+    llama: Path,
+    forbid: Callable[[str], None],
+    options: list[str],
+    code: int,
+    says: str,
+) -> None:
+    forbid("archzoo.cli.verify.reference_model")
+    done = run("verify", llama, *options)
+    assert done.code == code and says in done.err and done.out == ""
+
+
+def test_a_prompt_longer_than_the_context(run: Run, llama: Path) -> None:
+    done = run("verify", llama, "--length", 257)
+    assert done.code == 1 and "257 tokens" in done.err and "256" in done.err
+
+
+def test_an_architecture_transformers_does_not_have(llama: Path, tmp_path: Path) -> None:
+    shutil.copytree(llama, tmp_path / "other")
+    file = tmp_path / "other" / "config.json"
+    raw = json.loads(file.read_text()) | {"architectures": ["ZooForCausalLM"]}
+    file.write_text(json.dumps(raw))
+    with pytest.raises(BackendUnavailableError, match=r"ZooForCausalLM.*transformers \d.*no class"):
+        reference_model(file.parent, torch.float32)
+
+
+def test_weights_that_transformers_would_make_up(llama: Path, tmp_path: Path) -> None:
+    shutil.copytree(llama, tmp_path / "gap")
+    file = tmp_path / "gap" / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, file, {"format": "pt"})
+    for path in (file.parent, file):
+        with pytest.raises(WeightError, match=r"model\.layers\.1\.mlp\.up_proj\.weight"):
+            reference_model(path, torch.float32)
+
+
+def test_traces_leave_no_hooks_and_change_nothing(llama: Path) -> None:
+    model = archzoo.load(llama, tp=3, dtype="float32")
+    ids = ids_of(6)
+    before = model.logits(ids)
+    trace = our_trace(model, ids)
+    assert list(trace) == STAGES
+    assert all(rows.shape[0] == 6 for rows in trace.values())
+    hooked = [m for r in model.engine.runners for m in r.module.modules() if m._forward_hooks]
+    assert hooked == []
+    torch.testing.assert_close(model.logits(ids), before, rtol=0, atol=0)

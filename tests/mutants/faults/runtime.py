@@ -1,0 +1,154 @@
+"""Faults of scheduling, chunked prefill, sampling and stopping."""
+
+from __future__ import annotations
+
+from mutants.mutant import Mutant
+
+SCHEDULER = "tests/runtime/test_scheduler.py"
+SAMPLING = "tests/runtime/test_sampling.py"
+STOPPING = "tests/runtime/test_stopping.py"
+LLAMA = "plugins/llama/tests/test_llama.py"
+
+MUTANTS = (
+    Mutant(
+        "decode-positions-off-by-one",
+        "a decode token placed one position late",
+        "core/runtime/scheduler.py",
+        {"return self.prefix_lens\n": "return [at + 1 for at in self.prefix_lens]\n"},
+        (f"{SCHEDULER}::test_one_request",),
+    ),
+    Mutant(
+        "chunk-positions-from-zero",
+        "every chunk of a prompt starts at position 0",
+        "core/runtime/scheduler.py",
+        {"for at in range(prefix, prefix + extend)": "for at in range(extend)"},
+        (f"{SCHEDULER}::test_a_long_prompt_comes_in_chunks_and_samples_once",),
+    ),
+    Mutant(
+        "chunk-samples-too-early",
+        "every chunk of a prompt gives a token",
+        "core/runtime/scheduler.py",
+        {"step.samples.append(stop == len(tokens))": "step.samples.append(True)"},
+        (f"{SCHEDULER}::test_a_long_prompt_comes_in_chunks_and_samples_once",),
+    ),
+    Mutant(
+        "sampled-row-of-another-request",
+        "the first row of a request sampled instead of its last",
+        "core/runtime/scheduler.py",
+        {
+            "[end - 1 for end, wanted in zip(ends, self.samples": (
+                "[end - size for size, end, wanted in zip(self.extend_lens, ends, self.samples"
+            )
+        },
+        (f"{SCHEDULER}::test_requests_join_and_leave_between_steps",),
+    ),
+    Mutant(
+        "preempted-without-recomputing",
+        "a request that lost its slots goes on as if they held its tokens",
+        "core/runtime/scheduler.py",
+        {
+            "request.state, request.computed = RequestState.WAITING, 0": (
+                "request.state = RequestState.WAITING"
+            )
+        },
+        (f"{SCHEDULER}::test_the_youngest_is_preempted_and_its_output_stays_equal",),
+    ),
+    Mutant(
+        "slots-leaked",
+        "a finished request keeps its slots",
+        "core/runtime/scheduler.py",
+        {"self.slots.free(request.slots)": "self.slots.free([])"},
+        (f"{SCHEDULER}::test_one_request", f"{SCHEDULER}::test_abort_in_every_state"),
+    ),
+    Mutant(
+        "slots-freed-early",
+        "a decode slot free for others while its request still uses it",
+        "core/runtime/scheduler.py",
+        {
+            "alloc_after(request.slots[-1])\n": (
+                "alloc_after(request.slots[-1])\n        self.slots.free(request.slots[-1:])\n"
+            )
+        },
+        (f"{SCHEDULER}::test_one_request",),
+    ),
+    Mutant(
+        "admission-takes-the-last-slot",
+        "a new request takes the slot a running one needs next",
+        "core/runtime/scheduler.py",
+        {"if spare < len(self._running) or": "if spare < 0 or"},
+        (f"{SCHEDULER}::test_admission_leaves_running_requests_their_next_slot",),
+    ),
+    Mutant(
+        "scoring-forgets-the-prefix",
+        "later chunks of a scored prompt do not see the earlier ones",
+        "core/runtime/engine.py",
+        {"step.prefix_lens.append(start)": "step.prefix_lens.append(0)"},
+        (f"{LLAMA}::test_chunks_and_batches_equal_the_whole[grouped]",),
+    ),
+    Mutant(
+        "scoring-knows-the-chunk-only",
+        "length-dependent rope of a scored prompt sees the chunks so far",
+        "core/runtime/engine.py",
+        {"step.known_lens.append(len(ids))": "step.known_lens.append(start + len(part))"},
+        (f"{LLAMA}::test_chunks_and_batches_equal_the_whole[longrope]",),
+    ),
+    Mutant(
+        "logprob-target-shifted",
+        "the log-probability of the row's own token instead of the next",
+        "core/runtime/scoring.py",
+        {"[ids[row + 1] for row in rows]": "[ids[row] for row in rows]"},
+        ("tests/runtime/test_model.py::test_logprobs_of_input_tokens[0-None]",),
+    ),
+    Mutant(
+        "top-p-one-token-too-many",
+        "the token that reaches the mass is not the last one kept",
+        "core/runtime/sampling.py",
+        {
+            "(running < target).sum(-1, keepdim=True) + 1": "(running <= target).sum(-1, keepdim=True) + 1"
+        },
+        (f"{SAMPLING}::test_top_p_keeps_the_smallest_set_that_reaches_it",),
+    ),
+    Mutant(
+        "top-p-of-the-whole-mass",
+        "top_p measured before top_k has cut",
+        "core/runtime/sampling.py",
+        {
+            "torch.where(most < vocab, inside, probs.sum(dim=-1, keepdim=True))": (
+                "probs.sum(dim=-1, keepdim=True)"
+            )
+        },
+        (f"{SAMPLING}::test_top_p_is_a_share_of_what_top_k_left",),
+    ),
+    Mutant(
+        "one-random-number-for-all-steps",
+        "every step of a request draws the same number",
+        "core/runtime/sampling.py",
+        {'f"{params.seed}:{step}"': 'f"{params.seed}"'},
+        (f"{SAMPLING}::test_seed_and_step_decide_the_token",),
+    ),
+    Mutant(
+        "temperature-multiplied",
+        "logits multiplied by the temperature",
+        "core/runtime/sampling.py",
+        {"(centred / column(": "(centred * column("},
+        (f"{SAMPLING}::test_frequencies_are_the_distribution",),
+    ),
+    Mutant(
+        "stop-string-in-the-text",
+        "the stop string is shown",
+        "core/runtime/stopping.py",
+        {"return buffer[: at + 1 - max(ended)], True": "return buffer[: at + 1], True"},
+        (f"{STOPPING}::test_a_stop_string_over_tokens_is_held_back_and_cut_off",),
+    ),
+    Mutant(
+        "stop-string-leaks",
+        "the beginning of a stop string is streamed before it is decided",
+        "core/runtime/stopping.py",
+        {
+            "cut = len(buffer) - max(automaton.matched for automaton in self._automata)": (
+                "cut = len(buffer)"
+            )
+        },
+        (f"{STOPPING}::test_a_stop_string_over_tokens_is_held_back_and_cut_off",),
+    ),
+)

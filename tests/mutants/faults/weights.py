@@ -1,0 +1,169 @@
+"""Faults of weight loading: names, shards, ties, files, GGUF."""
+
+from __future__ import annotations
+
+from mutants.mutant import Mutant
+
+LOADER = "tests/weights/test_loader.py"
+REMAP = "tests/weights/test_remap.py"
+SOURCES = "tests/weights/test_sources.py"
+GGUF = "tests/weights/test_gguf.py"
+
+MUTANTS = (
+    Mutant(
+        "gate-and-up-stacked-swapped",
+        "gate_proj loaded into up's half and the other way round",
+        "core/weights/remap.py",
+        {
+            '"**.gate_proj.*", "**.gate_up_proj.*", 0': '"**.gate_proj.*", "**.gate_up_proj.*", 1',
+            '"**.up_proj.*", "**.gate_up_proj.*", 1': '"**.up_proj.*", "**.gate_up_proj.*", 0',
+        },
+        (
+            f"{REMAP}::test_standard_mapping",
+            f"{LOADER}::test_every_rank_gets_exactly_its_slices[3-2-6]",
+        ),
+    ),
+    Mutant(
+        "names-by-substring",
+        "qq_proj taken for q_proj",
+        "core/weights/patterns.py",
+        {
+            "elif want != have:": "elif want not in have:",
+            "for key in (*name, None):": "for key in self._by_key:",
+        },
+        (
+            f"{REMAP}::test_standard_mapping[model.layers.3.mlp.xup_proj.weight-target4]",
+            f"{LOADER}::test_substring_relatives_are_not_taken_for_parts",
+        ),
+    ),
+    Mutant(
+        "skips-by-substring",
+        "a skip argument drops every name that contains it",
+        "core/weights/skip_rules.py",
+        {
+            "any(name[at : at + size] == self.parts for at in range(len(name) - size + 1))": (
+                '".".join(self.parts) in ".".join(name)'
+            )
+        },
+        (f"{LOADER}::test_skip_arguments_match_whole_components_only",),
+    ),
+    Mutant(
+        "skip-rule-too-wide",
+        "a rule for stored masks drops real biases",
+        "core/weights/remap.py",
+        {'"**.attn.bias"': '"**.*.bias"'},
+        (f"{REMAP}::test_standard_skips_leave_others_alone[self_attn.bias]",),
+    ),
+    Mutant(
+        "ledger-sees-no-gap",
+        "a dropped shard passes the proof",
+        "core/weights/ledger.py",
+        {"return total - self._volume.get(parameter, 0)": "return 0"},
+        (
+            f"{LOADER}::test_a_spec_with_a_gap_or_an_overlap_is_a_fault",
+            "tests/weights/test_ledger.py::test_boxes_agree_with_a_bitmap",
+        ),
+    ),
+    Mutant(
+        "one-part-is-enough",
+        "a stacked parameter counts as covered by any of its parts",
+        "core/weights/plan.py",
+        {"if None in seen or not absent:": "if seen or not absent:"},
+        (f"{LOADER}::test_partial_names_the_part_and_its_checkpoint_name",),
+    ),
+    Mutant(
+        "missing-accepted",
+        "a parameter without a tensor keeps what it had",
+        "core/weights/plan.py",
+        {"if not seen and spec.optional:": "if not seen:"},
+        (
+            f"{LOADER}::test_missing_names_parameter_and_expected_tensors",
+            f"{LOADER}::test_an_empty_checkpoint_misses_everything",
+        ),
+    ),
+    Mutant(
+        "duplicate-accepted",
+        "of two tensors for one place the first wins in silence",
+        "core/weights/plan.py",
+        {'plan.findings.tensor_fault("duplicate", name, ': "plan.findings.skip(name, "},
+        (
+            f"{LOADER}::test_two_tensors_for_one_part_are_duplicates",
+            f"{LOADER}::test_fused_beside_split_is_a_duplicate",
+        ),
+    ),
+    Mutant(
+        "unexpected-accepted",
+        "a tensor that no parameter wants is dropped",
+        "core/weights/plan.py",
+        {
+            'plan.findings.tensor_fault("unexpected", name, f"{name} (shape {shape}): {why}")': (
+                'plan.findings.skip(name, f"{name} (shape {shape}): {why}")'
+            )
+        },
+        (
+            f"{LOADER}::test_a_layer_too_many_is_unexpected",
+            f"{LOADER}::test_substring_relatives_are_not_taken_for_parts",
+        ),
+    ),
+    Mutant(
+        "other-numbers-converted",
+        "8-bit floats loaded without their scale as if they were values",
+        "core/weights/conversion.py",
+        {
+            "(stored in _FLOATS and wanted in _FLOATS)": "(stored.is_floating_point and wanted in _FLOATS)"
+        },
+        (f"{LOADER}::test_another_kind_of_number_is_a_fault[stored1]",),
+    ),
+    Mutant(
+        "padding-not-zeroed",
+        "rows of vocabulary padding keep what memory held",
+        "core/weights/execution.py",
+        {".data[box_slices(box)].zero_()": ".data[box_slices(box)]"},
+        (f"{LOADER}::test_every_rank_gets_exactly_its_slices[3-2-6]",),
+    ),
+    Mutant(
+        "tie-not-compared",
+        "a stored head that differs from the tied embedding is thrown away",
+        "core/weights/loader.py",
+        {"if source_tensors_equal(source, check.tensor, check.fed_by):": "if check.tensor:"},
+        (f"{LOADER}::test_a_stored_head_that_differs_from_its_tie_is_a_fault[value]",),
+    ),
+    Mutant(
+        "index-choice-ignored",
+        "of a tensor in two shards the last file wins, not the index's",
+        "core/weights/safetensors_source.py",
+        {
+            "if index is not None and index.get(name, path) != path:": "if False:",
+            "if name in self._infos:": "if index is None and name in self._infos:",
+        },
+        (f"{SOURCES}::test_the_indexs_copy_of_a_tensor_is_used",),
+    ),
+    Mutant(
+        "index-promise-unchecked",
+        "a tensor the index names and no shard holds goes unnoticed",
+        "core/weights/safetensors_source.py",
+        {"if files.index is not None:": "if files.index is None and self._infos is None:"},
+        (f"{SOURCES}::test_a_promise_the_shard_does_not_keep_names_both",),
+    ),
+    Mutant(
+        "gguf-rows-left-interleaved",
+        "llama.cpp's row order of q and k not undone",
+        "core/weights/gguf.py",
+        {"pairs.swapaxes(1, 2).reshape(stored.shape)": "pairs.reshape(stored.shape)"},
+        (f"{GGUF}::test_rows_come_back_in_hugging_face_order[llama]",),
+    ),
+    Mutant(
+        "gguf-key-rows-by-query-heads",
+        "rows of k put in order as if there were as many KV heads as heads",
+        "core/weights/gguf.py",
+        {'"attn_k": heads if kv_heads is None else kv_heads': '"attn_k": heads'},
+        (f"{GGUF}::test_rows_come_back_in_hugging_face_order[llama]",),
+    ),
+    Mutant(
+        "gguf-rope-divisors-dropped",
+        "Llama 3.1's frequency divisors lost on the way from a GGUF file",
+        "core/weights/gguf.py",
+        {"if not accepted and not bool((values == 1).all()):": "if values.numel() == 0:"},
+        (f"{GGUF}::test_rope_factors_that_matter_are_refused",),
+    ),
+)
