@@ -84,8 +84,9 @@ def _table(path: Path, plan: Plan, figures: list[Figure]) -> Table:
         title_justify="left",
         title_style="bold",
         caption=(
-            f"medians of {plan.rounds} rounds, {threads}; a ratio above 1 is in "
-            f"archzoo's favour\narchzoo {__version__}, transformers {facts['transformers']} "
+            f"medians of {plan.rounds} rounds, {threads}\n"
+            "ratio: median of each round's, above 1 in archzoo's favour\n"
+            f"archzoo {__version__}, transformers {facts['transformers']} "
             f"(sdpa), torch {facts['torch']}"
         ),
         caption_justify="left",

@@ -67,11 +67,6 @@ class Comparison:
         """Where the two begin to differ."""
         return next((each for each in self.stages if not each.agrees), None)
 
-    @property
-    def worst(self) -> StageError:
-        """The stage with the largest relative error; one with NaN if there is one."""
-        return max(self.stages, key=lambda each: (each.relative != each.relative, each.relative))
-
 
 def compare(ours: Trace, theirs: Trace, tolerance: float) -> Comparison:
     """Compare stage by stage.

@@ -2,6 +2,7 @@
 
 from .group import Communicator, CommunicatorFactory, Group, Groups, no_communicator, shape_only
 from .heads import HeadLayout, divide
+from .in_process import InProcessWorld
 from .shards import (
     IN,
     OUT,
@@ -35,6 +36,7 @@ __all__ = [
     "Group",
     "Groups",
     "HeadLayout",
+    "InProcessWorld",
     "LinearPartition",
     "ParameterFactory",
     "Piece",

@@ -16,6 +16,7 @@ from ..context import BuildContext
 from ..errors import BackendUnavailableError, InputError, QuantizationError, TopologyError
 from ..models import CausalLM, name_map
 from ..parallel import Topology
+from ..parallel.launch import local_device, started_by_torchrun
 from ..quantization import QuantConfig, quant_config
 from ..registry import resolve
 from ..weights import (
@@ -82,7 +83,7 @@ def load(
     """
     sizes = _sizes(topology, tp, pp, attn_dp, ep)
     _refuse_unbuilt(sizes, quantization, compile)
-    place = torch.device(device or "cpu")
+    place = _place(device)
     checkpoint = Checkpoint(local_path(path, _offline(offline)))
     try:
         model_class = resolve_model(checkpoint.raw)
@@ -244,6 +245,14 @@ def _offline(offline: bool | None) -> bool:
     if offline is not None:
         return offline
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
+
+
+def _place(device: torch.device | str | None) -> torch.device:
+    """The device asked for; on a host of several processes each takes its own GPU."""
+    place = torch.device(device or "cpu")
+    if place == torch.device("cuda") and started_by_torchrun():
+        return local_device("cuda")
+    return place
 
 
 def _dtype(

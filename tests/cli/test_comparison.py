@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -60,6 +62,7 @@ def test_values_that_are_no_numbers_never_agree(value: float, row: int, side: in
     pair[side]["layer 0"][row, 3] = value
     departure = compare(pair[0], pair[1], 1e9).first_departure
     assert departure is not None and departure.stage == "layer 0"
+    assert not math.isfinite(departure.largest), "the table would show a number"
 
 
 def test_logits_in_wide_dtypes_are_judged_absolutely() -> None:

@@ -90,6 +90,8 @@ def test_a_chat_ends_at_the_tokenizers_end_token(
     done = run("generate", chatty, "--chat", "--prompt", "hi", "--max-new-tokens", 8)
     count = free.index(free[3]) + 1
     assert done.err.startswith(f"{count} token") and "end: stop" in done.err
+    on = run("generate", chatty, "--chat", "--prompt", "hi", "--max-new-tokens", 8, "--ignore-eos")
+    assert on.err.startswith("8 tokens") and "end: length" in on.err
 
 
 def test_the_prompt_comes_through_a_pipe(
@@ -212,6 +214,15 @@ def test_simulated_ranks_say_the_same(run: Run, llama: Path) -> None:
     done = run(*base, "--tp", 4)
     assert done.code == 1 and done.out == ""
     assert "6 query heads" in done.err and "tp=4" in done.err
+
+
+def test_a_broken_environment_of_torchrun_is_named(
+    run: Run, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "three"), ("MASTER_ADDR", "here")):
+        monkeypatch.setenv(name, value)
+    done = run("generate", llama, "--token-ids", "1")
+    assert done.code == 1 and "WORLD_SIZE='three'" in done.err
 
 
 def test_one_token_has_no_rate(run: Run, llama: Path, tmp_path: Path) -> None:

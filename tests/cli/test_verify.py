@@ -133,6 +133,21 @@ def test_the_first_stage_that_departs_is_named(
     assert f"tp 1: departs at {stage}" in done.out
 
 
+def test_one_topology_that_departs_is_enough(
+    run: Run, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trace(model: archzoo.Model, ids: list[int]) -> Any:
+        trace = our_trace(model, ids)
+        if model.engine.executor.topology.tp == 3:
+            trace["layer 1"] = trace["layer 1"] + 1
+        return trace
+
+    monkeypatch.setattr(command, "our_trace", trace)
+    done = run("verify", llama, "--tp", "3,1", "--length", 4)
+    assert done.code == 1
+    assert "tp 3: departs at layer 1" in done.out and "tp 1: agrees" in done.out
+
+
 def test_tolerance_decides(run: Run, llama: Path) -> None:
     assert run("verify", llama, "--length", 5, "--tolerance", "1e-12").code == 1
     assert run("verify", llama, "--length", 5, "--tolerance", "10").code == 0

@@ -1,49 +1,64 @@
-"""Pytest plugin: how each test ended, by the type of what it raised, as JSON."""
+"""Pytest plugin: how each test ended, by the type of what it raised."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from collections.abc import Generator
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import pytest
 
-OUTPUT = "MUTANT_RECORD"
-"""Environment variable: the file to write."""
 
-_cases: list[dict[str, Any]] = []
+@dataclass(frozen=True)
+class Case:
+    """One test body, or a set-up, tear-down or collection that failed.
+
+    Args:
+        test: node id.
+        phase: ``call``, ``setup``, ``teardown`` or ``collect``.
+        passed: whether nothing was raised.
+        asserted: whether an assertion of the test was what failed.
+        says: type and first line of what was raised.
+    """
+
+    test: str
+    phase: str
+    passed: bool
+    asserted: bool = False
+    says: str = ""
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Keep one entry for each test body, and one for each set-up or tear-down that fails."""
-    report = yield
-    if call.when == "call" or call.excinfo is not None:
-        entry: dict[str, Any] = {"test": item.nodeid, "phase": call.when, "passed": report.passed}
+class Recorder:
+    """Collects cases while pytest runs.
+
+    Attributes:
+        cases: in the order they ended.
+    """
+
+    def __init__(self) -> None:
+        """Nothing has run."""
+        self.cases: list[Case] = []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Keep the outcome of a test."""
+        report = yield
         if call.excinfo is not None:
-            entry |= _failure(call.excinfo)
-        _cases.append(entry)
-    return report
+            self.cases.append(_failed(item.nodeid, call.when, call.excinfo))
+        elif call.when == "call":
+            self.cases.append(Case(item.nodeid, call.when, True))
+        return report
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Keep a module that does not import."""
+        if report.failed:
+            lines = str(report.longrepr).strip().splitlines()
+            self.cases.append(Case(report.nodeid, "collect", False, False, lines[-1]))
 
 
-def _failure(found: pytest.ExceptionInfo[BaseException]) -> dict[str, Any]:
-    """Type, first words, and whether an assertion of the test gave them."""
-    words = str(found.value).strip().splitlines() or [""]
-    unmet = found.type is pytest.fail.Exception and words[0].startswith("DID NOT")
-    return {
-        "type": found.type.__name__,
-        "says": words[0],
-        "assertion": unmet or issubclass(found.type, AssertionError),
-    }
-
-
-def pytest_sessionfinish() -> None:
-    """Write the record, with the place that the code under test came from."""
-    packages = {name: sys.modules.get(name) for name in ("archzoo", "archzoo_llama")}
-    origins = {name: str(module.__file__) for name, module in packages.items() if module}
-    Path(os.environ[OUTPUT]).write_text(json.dumps({"origins": origins, "cases": _cases}))
+def _failed(test: str, phase: str, found: pytest.ExceptionInfo[BaseException]) -> Case:
+    first = (str(found.value).strip().splitlines() or [""])[0]
+    unmet = found.type is pytest.fail.Exception and first.startswith("DID NOT")
+    asserted = unmet or issubclass(found.type, AssertionError)
+    return Case(test, phase, False, asserted, f"{found.type.__name__}: {first}")

@@ -10,6 +10,7 @@ names fails; a crash is no proof. The working tree is never touched::
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -49,7 +50,7 @@ def unmutated_fails(pristine: Path, mutants: list[Mutant]) -> list[str]:
     if record.problem:
         return [record.problem]
     absent = [f"{node}: no such test" for node in nodes if not record.of(node)]
-    return absent + [f"{c['test']}: {c['says']}" for c in record.cases if not c["passed"]]
+    return absent + [f"{case.test}: {case.says}" for case in record.cases if not case.passed]
 
 
 def main() -> int:
@@ -59,6 +60,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2, help="mutants tried at once")
     options = parser.parse_args()
     mutants, started = chosen(options.words), time.monotonic()
+    prepare_environment()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         pristine = copy_tree(ROOT, Path(folder, "pristine").resolve())
         problems = unmutated_fails(pristine, mutants)
@@ -70,6 +72,13 @@ def main() -> int:
     print(f"\n{len(mutants)} mutants in {time.monotonic() - started:.0f} s")
     print(f"{killed} passed, {failed} failed")
     return 1 if failed else 0
+
+
+def prepare_environment() -> None:
+    """What every process inherits: one thread each, and no setting of the caller's shell."""
+    for name in [name for name in os.environ if name.startswith(("ARCHZOO_", "PYTEST_"))]:
+        del os.environ[name]
+    os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def try_all(mutants: list[Mutant], pristine: Path, workers: int) -> int:

@@ -1,24 +1,31 @@
-"""One trial: a copy of the tree, its named tests in a process of their own, a verdict."""
+"""One trial: a copy of the tree, its named tests in a process of their own, a verdict.
+
+Processes are forked from a server that has imported torch and transformers and nothing of this
+repository: that is most of what a pytest run would otherwise spend.
+"""
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from mutants.mutant import Mutant, StaleMutant
-from mutants.recorder import OUTPUT
+from mutants.recorder import Case, Recorder
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("core", "src", "plugins", "tests", "pyproject.toml")
+PRELOADED = ("torch", "transformers.models.llama.modeling_llama")
 TIME_LIMIT = 240
 """Seconds for the tests of one mutant; a mutant that hangs has not been killed by an assertion."""
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(list(PRELOADED))
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,7 @@ class Verdict:
 
     Args:
         fate: ``killed``, ``SURVIVED`` or ``invalid``.
-        detail: which assertion killed it, which tests did not notice, or what is wrong with it.
+        detail: which tests killed it, which did not notice, or what is wrong with it.
     """
 
     fate: str
@@ -39,67 +46,83 @@ class Record:
     """What pytest said.
 
     Args:
-        cases: entries of the recorder plugin.
-        problem: why they cannot be judged, or empty.
+        cases: how each test ended.
+        origins: files that the packages under test were imported from.
+        problem: why the cases cannot be judged, or empty.
     """
 
-    cases: Sequence[dict[str, Any]]
+    cases: Sequence[Case] = ()
+    origins: Sequence[str] = ()
     problem: str = ""
 
-    def of(self, node: str) -> list[dict[str, Any]]:
-        """Entries of one node id, all of its cases."""
-        return [c for c in self.cases if c["test"] == node or c["test"].startswith(f"{node}[")]
+    def of(self, node: str) -> list[Case]:
+        """Every case of a node id."""
+        return [c for c in self.cases if c.test == node or c.test.startswith(f"{node}[")]
 
 
 def copy_tree(source: Path, target: Path) -> Path:
     """Copy what tests need; times of change and links stay, so that bytecode stays valid."""
+    target.mkdir(parents=True)
     for part in PARTS:
         path = source / part
-        if path.is_dir() and not path.is_symlink():
+        if path.is_dir():
             shutil.copytree(path, target / part, symlinks=True)
         else:
-            target.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, target / part, follow_symlinks=False)
+            shutil.copy2(path, target / part)
     return target
 
 
 def run_tests(tree: Path, nodes: Iterable[str], *, keep_bytecode: bool = False) -> Record:
-    """Run tests of a copied tree against that copy."""
-    output = tree / "record.json"
-    flags = ("-q", "--tb=short", "-p", "no:cacheprovider", "-p", "mutants.recorder")
+    """Run tests of a copied tree against that copy, in a new process."""
+    ours, theirs = _processes.Pipe(duplex=False)
+    process = _processes.Process(target=_child, args=(theirs, tree, list(nodes), keep_bytecode))
+    process.start()
+    theirs.close()
+    if not ours.poll(TIME_LIMIT):
+        process.kill()
+        process.join()
+        return Record(problem=f"not done after {TIME_LIMIT} s")
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *flags, *nodes],
-            cwd=tree,
-            env=_environment(tree, output, keep_bytecode),
-            capture_output=True,
-            text=True,
-            timeout=TIME_LIMIT,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return Record((), f"not done after {TIME_LIMIT} s")
-    if done.returncode not in (0, 1) or not output.is_file():
-        tail = " / ".join((done.stdout + done.stderr).strip().splitlines()[-4:])
-        return Record((), f"pytest ended with {done.returncode}: {tail}")
-    record = json.loads(output.read_text())
-    strangers = [at for at in record["origins"].values() if not at.startswith(str(tree))]
-    problem = f"the copy was not what ran, but {strangers[0]}" if strangers else ""
-    return Record(record["cases"], problem)
+        record: Record = ours.recv()
+    except EOFError:
+        record = Record(problem="the process died before pytest was through")
+    process.join()
+    strangers = [at for at in record.origins if not at.startswith(f"{tree}{os.sep}")]
+    if strangers:
+        return Record(problem=f"not the copy was tested, but {strangers[0]}")
+    return record
 
 
-def _environment(tree: Path, output: Path, keep_bytecode: bool) -> dict[str, str]:
-    """The copy goes before the editable install; a mutant's bytecode is never kept."""
-    search = (tree / "src", tree / "plugins/llama", tree / "tests")
-    changes = {
-        "PYTHONPATH": os.pathsep.join(map(str, search)),
-        "OMP_NUM_THREADS": "1",
-        OUTPUT: str(output),
-    }
-    if not keep_bytecode:
-        changes["PYTHONDONTWRITEBYTECODE"] = "1"
-    ours = {key: value for key, value in os.environ.items() if not key.startswith("ARCHZOO_")}
-    return {**ours, **changes}
+def _child(pipe: Connection, tree: Path, nodes: list[str], keep_bytecode: bool) -> None:
+    """Run pytest in this process and send its record. A mutant's bytecode is never kept."""
+    search = [str(tree / part) for part in ("src", "plugins/llama", "tests")]
+    sys.path[:0] = search
+    os.environ["PYTHONPATH"] = os.pathsep.join(search)
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # some would warn about what is preloaded
+    os.chdir(tree)
+    sys.dont_write_bytecode = not keep_bytecode
+    log = os.open(tree / "pytest.log", os.O_CREAT | os.O_WRONLY)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    import pytest
+
+    recorder = Recorder()
+    code = pytest.main(["-q", "--tb=no", "-p", "no:cacheprovider", *nodes], plugins=[recorder])
+    modules = [sys.modules.get(name) for name in ("archzoo", "archzoo_llama")]
+    origins = [str(module.__file__) for module in modules if module is not None]
+    pipe.send(Record(recorder.cases, origins, _problem(code, recorder, tree)))
+
+
+def _problem(code: int, recorder: Recorder, tree: Path) -> str:
+    """What kept pytest from running the tests, or empty."""
+    for case in recorder.cases:
+        if case.phase == "collect":
+            return f"{case.test} does not import: {case.says}"
+    if code in (0, 1):
+        return ""
+    sys.stdout.flush()
+    lines = (tree / "pytest.log").read_text(errors="replace").strip().splitlines()
+    return f"pytest ended with {int(code)}: {' / '.join(lines[-3:])}"
 
 
 def try_mutant(mutant: Mutant, pristine: Path, tree: Path) -> Verdict:
@@ -118,15 +141,14 @@ def judge(mutant: Mutant, record: Record) -> Verdict:
     """Killed when each named test fails, and only assertions made them fail."""
     if record.problem:
         return Verdict("invalid", record.problem)
-    failed = [case for case in record.cases if not case["passed"]]
-    for case in failed:
-        if case["phase"] != "call" or not case["assertion"]:
-            what = f"{case['type']} in {case['phase']}: {case['says'][:160]}"
-            return Verdict("invalid", f"{short(case['test'])} crashed, {what}")
-    unmoved = [node for node in mutant.killers if all(c["passed"] for c in record.of(node))]
+    for case in record.cases:
+        if not case.passed and not (case.phase == "call" and case.asserted):
+            crash = f"{short(case.test)} crashed in {case.phase}: {case.says[:160]}"
+            return Verdict("invalid", crash)
+    unmoved = [node for node in mutant.killers if all(c.passed for c in record.of(node))]
     if unmoved:
         return Verdict("SURVIVED", "not noticed by " + ", ".join(map(short, unmoved)))
-    return Verdict("killed", ", ".join(map(short, mutant.killers)))
+    return Verdict("killed", "by " + ", ".join(map(short, mutant.killers)))
 
 
 def short(node: str) -> str:

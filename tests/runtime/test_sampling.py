@@ -95,6 +95,7 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
     assert support(logits, params(top_p=0.51)) == {1, 2}
     assert support(logits, params(top_p=0.875)) == {0, 1, 2}, "of equals the lower id"
     assert support(logits, params(top_p=0.88)) == {0, 1, 2, 3}
+    assert support([0.0] * 4, params(top_p=0.5)) == {0, 1}, "exactly reached is reached"
 
 
 def test_top_p_is_a_share_of_what_top_k_left() -> None:

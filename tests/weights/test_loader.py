@@ -19,6 +19,7 @@ from archzoo.weights import (
     TensorInfo,
     open_source,
 )
+from archzoo.weights.execution import Execution
 
 
 def load(model, weights, **options):
@@ -550,6 +551,23 @@ def test_a_source_that_gives_another_slice_than_promised_is_refused(toy):
     for kind in (Broadcasting, Retyped):
         with pytest.raises(WeightError, match="the source is broken"):
             load(toy().model(), kind(full.items()), name_map=toy.names)
+
+
+@pytest.mark.parametrize(("times", "kind"), [(0, "partial"), (2, "duplicate")])
+def test_a_slice_that_is_not_copied_exactly_once_is_a_fault(toy, monkeypatch, times, kind):
+    """The plan was right; what was done differs from it."""
+    copy = Execution._copy
+
+    def careless(self, placement):
+        for _ in range(times if placement.tensor.name == name else 1):
+            copy(self, placement)
+
+    name = "model.layers.1.mlp.up_proj.weight"
+    monkeypatch.setattr(Execution, "_copy", careless)
+    with pytest.raises(CoverageError) as caught:
+        load(toy(3, 1).model(), toy().checkpoint(), name_map=toy.names)
+    (fault,) = getattr(caught.value.report, kind)
+    assert fault.name == "model.layers.1.mlp.gate_up_proj.weight"
 
 
 def test_progress_rises_to_the_total(toy):

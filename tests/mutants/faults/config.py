@@ -10,7 +10,7 @@ WINDOWS = "tests/config/test_windows.py::test_qwen_needs_the_switch_and_layer_ty
 
 MUTANTS = (
     Mutant(
-        "null-kv-heads-are-the-family's",
+        "null-kv-heads-read-as-absent",
         "an explicit null takes the family's count of KV heads",
         "core/config/model.py",
         {"fields.value(name, integer, null_is_value=True)": "fields.value(name, integer)"},

@@ -207,7 +207,7 @@ MUTANTS = (
         "vectors cut to fewer dimensions are no longer of length 1",
         "core/layers/pooler.py",
         {
-            "pooled = cut_dimensions(pooled, wanted.dimensions)\n": "",
+            "        pooled = cut_dimensions(pooled, wanted.dimensions)\n": "",
             "return F.normalize(pooled, dim=-1) if wanted.normalize else pooled": (
                 "pooled = F.normalize(pooled, dim=-1) if wanted.normalize else pooled\n"
                 "        return cut_dimensions(pooled, wanted.dimensions)"

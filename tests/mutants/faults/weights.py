@@ -65,6 +65,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "written-slices-not-proved",
+        "a slice dropped while copying passes, for the plan had it",
+        "core/weights/loader.py",
+        {"            run.prove()\n": ""},
+        (f"{LOADER}::test_a_slice_that_is_not_copied_exactly_once_is_a_fault[0-partial]",),
+    ),
+    Mutant(
         "one-part-is-enough",
         "a stacked parameter counts as covered by any of its parts",
         "core/weights/plan.py",
