@@ -17,7 +17,7 @@ import torch
 from archzoo.cli.reference import reference_model
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from demo.run import demo_weights  # noqa: E402  # tests/ is on the path only now
+from demo.run import demo_weights  # tests/ is on the path only now
 
 
 def write_safetensors(target: Path, dtype: torch.dtype) -> None:

@@ -86,6 +86,8 @@ def _table(path: Path, plan: Plan, figures: list[Figure]) -> Table:
         caption=(
             f"medians of {plan.rounds} rounds, {threads}\n"
             "ratio: median of each round's, above 1 in archzoo's favour\n"
+            "load call: transformers only maps the file; archzoo reads and packs it\n"
+            "start to first token: a fresh process, imports and reading included\n"
             f"archzoo {__version__}, transformers {facts['transformers']} "
             f"(sdpa), torch {facts['torch']}"
         ),

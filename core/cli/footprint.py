@@ -1,13 +1,16 @@
-"""Peak memory of a process that loads a model and runs it once; measured from the inside.
+"""Start-up and peak memory of a process that loads a model and runs it once.
 
-``python -m archzoo.cli.footprint ours|theirs PATH DTYPE PROMPT_TOKENS DECODE_TOKENS`` prints the
-number of bytes. A process of its own, because memory once used is not always given back.
+``python -m archzoo.cli.footprint ours|theirs PATH DTYPE PROMPT_TOKENS DECODE_TOKENS STARTED``
+prints seconds and bytes. A process of its own: memory once used is not always given back, and a
+start happens once.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import CapacityError
@@ -15,8 +18,22 @@ from ..errors import CapacityError
 _STATUS = Path("/proc/self/status")
 
 
-def measure(who: str, path: Path, dtype: str, prompt_tokens: int, decode_tokens: int) -> int:
-    """Bytes that a fresh process needs at its peak, Python and libraries included.
+@dataclass(frozen=True)
+class Footprint:
+    """What a fresh process took.
+
+    Args:
+        first_token: seconds from its start to the first token of a one-token prompt: imports,
+            loading, and reading what loading only mapped.
+        peak: most bytes resident, Python and libraries included.
+    """
+
+    first_token: float
+    peak: int
+
+
+def measure(who: str, path: Path, dtype: str, prompt_tokens: int, decode_tokens: int) -> Footprint:
+    """Start a process that loads a model and runs it.
 
     Args:
         who: ``ours`` or ``theirs``.
@@ -28,7 +45,7 @@ def measure(who: str, path: Path, dtype: str, prompt_tokens: int, decode_tokens:
     Raises:
         CapacityError: the process did not come through.
     """
-    arguments = (who, str(path), dtype, str(prompt_tokens), str(decode_tokens))
+    arguments = (who, str(path), dtype, str(prompt_tokens), str(decode_tokens), repr(time.time()))
     done = subprocess.run(
         [sys.executable, "-m", "archzoo.cli.footprint", *arguments],
         capture_output=True,
@@ -38,10 +55,11 @@ def measure(who: str, path: Path, dtype: str, prompt_tokens: int, decode_tokens:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise CapacityError(
-            f"the process that measures peak memory ({who}) ended with code {done.returncode}: "
-            f"{last}; free memory, or choose a narrower dtype"
+            f"the process that measures start and memory ({who}) ended with code "
+            f"{done.returncode}: {last}; free memory, or choose a narrower dtype"
         )
-    return int(done.stdout.split()[-1])
+    seconds, peak = done.stdout.split()[-2:]
+    return Footprint(float(seconds), int(peak))
 
 
 def peak_bytes() -> int:
@@ -58,7 +76,7 @@ def peak_bytes() -> int:
 
 
 def _main(arguments: list[str]) -> None:
-    who, path, dtype, prompt_tokens, decode_tokens = arguments
+    who, path, dtype, prompt_tokens, decode_tokens, started = arguments
     from .contenders import Contender, Ours, Theirs
 
     contender: Contender
@@ -72,8 +90,10 @@ def _main(arguments: list[str]) -> None:
         from .reference import reference_model
 
         contender = Theirs(reference_model(Path(path), getattr(torch, dtype), "sdpa"))
+    contender.prefill([1])
+    first_token = time.time() - float(started)
     contender.decode([[1] * int(prompt_tokens)], int(decode_tokens))
-    print(peak_bytes())
+    print(first_token, peak_bytes())
 
 
 if __name__ == "__main__":

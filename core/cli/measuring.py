@@ -23,6 +23,8 @@ from .reference import reads_by_itself, reference_model
 
 DECODE_PROMPT = 128
 """Tokens of a prompt after which decoding is timed."""
+FRESH_PROCESSES = 3
+"""Processes started on either side: each takes seconds, and they differ little."""
 MEMORY_DECODE = 8
 """Tokens decoded when peak memory is measured: more would not need more."""
 
@@ -123,7 +125,7 @@ class Measuring:
     def figures(self) -> list[Figure]:
         """Speeds, load time, peak memory."""
         loading = self._load_time()
-        return [*self._speeds(self._contenders()), loading, self._memory()]
+        return [*self._speeds(self._contenders()), loading, *self._fresh_processes()]
 
     def _contenders(self) -> list[Contender]:
         plan = self._plan
@@ -138,7 +140,7 @@ class Measuring:
         return reference_model(self._path, self._torch_dtype, "sdpa")
 
     def _load_time(self) -> Figure:
-        figure = Figure(self.dtype, "load", "s")
+        figure = Figure(self.dtype, "load call", "s")
         loaders: list[tuple[list[float], Callable[[], object]]] = [
             (figure.ours, lambda: load(self._path, dtype=self._torch_dtype))
         ]
@@ -180,14 +182,21 @@ class Measuring:
             tasks.append(_Task(f"decode, batch {batch}", batch * count, decoding))
         return tasks
 
-    def _memory(self) -> Figure:
-        self._tell(f"peak memory in {self.dtype}")
-        figure = Figure(self.dtype, "peak memory", "MiB")
-        tokens = (self._plan.prompt_tokens, MEMORY_DECODE)
-        figure.ours.append(measure("ours", self._path, self.dtype, *tokens) / 2**20)
+    def _fresh_processes(self) -> list[Figure]:
+        """Start to first token, and peak memory; each process is started a few times."""
+        start = Figure(self.dtype, "start to first token", "s")
+        peak = Figure(self.dtype, "peak memory", "MiB")
+        sides = [("ours", start.ours, peak.ours)]
         if self._both_load:
-            figure.theirs.append(measure("theirs", self._path, self.dtype, *tokens) / 2**20)
-        return figure
+            sides.append(("theirs", start.theirs, peak.theirs))
+        for number in range(min(self._plan.rounds, FRESH_PROCESSES)):
+            self._tell(f"fresh processes in {self.dtype}, round {number + 1}")
+            for who, seconds, mebibytes in _taking_turns(sides, number):
+                tokens = (self._plan.prompt_tokens, MEMORY_DECODE)
+                found = measure(who, self._path, self.dtype, *tokens)
+                seconds.append(found.first_token)
+                mebibytes.append(found.peak / 2**20)
+        return [start, peak]
 
     def _prompts(self, count: int, length: int) -> list[list[int]]:
         generator = torch.Generator().manual_seed(length)

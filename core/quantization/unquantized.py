@@ -16,6 +16,9 @@ from ..parallel import IN, OUT, LinearPartition, ParameterFactory, ShardedParame
 from .base import QuantConfig, QuantMethod, QuantTarget
 
 PACKED_DTYPES = (torch.float32, torch.bfloat16)
+PACKED_ROWS = 512
+"""Rows the packed layout is chosen for. A layout for one row is no faster at one row and 1.5 times
+slower at eight (float32, oneDNN 3.12, Zen 5)."""
 
 
 class UnquantizedLinearMethod(QuantMethod):
@@ -41,7 +44,7 @@ class UnquantizedLinearMethod(QuantMethod):
         weight = _weight(layer)
         if not can_pack(weight):
             return
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 1)
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), PACKED_ROWS)
         if not getattr(layer, "shares_weight", False):
             layer.register_parameter(
                 "weight", ShardedParameter(weight.to("meta"), weight.shard_spec)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import WeightError
 from ..parallel import box_slices, whole
+from .completion import Completion, has_method
 from .conversion import overflows
 from .ledger import Ledger
 from .parameters import ParameterTable
@@ -41,7 +43,8 @@ class Execution:
         self._model, self._table, self._source, self._plan = model, table, source, plan
         self.ledger = Ledger()
         self.bytes_read = 0
-        self._processed_elsewhere: set[nn.Module] = set()
+        self._completion = Completion(model, table, (p.parameter for p in plan.placements))
+        self._processed: set[nn.Module] = set()
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -49,7 +52,9 @@ class Execution:
         return self.ledger.parameters
 
     def write(self, progress: Progress | None = None) -> None:
-        """Copy every slice and zero every padding.
+        """Copy every slice and zero every padding; finish each module as soon as it is whole.
+
+        Finishing early keeps one module's weights in two layouts at a time, not all of them.
 
         Raises:
             WeightError: a parameter is on ``meta``, or the source gives another slice than asked.
@@ -64,8 +69,9 @@ class Execution:
                 self._copy(placement)
                 if progress is not None and placement.nbytes:
                     progress(self.bytes_read, total)
-            for parameter in dict.fromkeys(placement.parameter for placement in placements):
-                self._pad(parameter)
+                if self._completion.whole(placement.parameter):
+                    self._pad(placement.parameter)
+                    self._finish(self._completion.modules(placement.parameter))
 
     def delegate(self, modules: Mapping[str, nn.Module]) -> None:
         """Let modules that load themselves do so, and enter what they say they wrote.
@@ -79,7 +85,7 @@ class Execution:
             result = load(self._hand_out(pending))
             if isinstance(result, WeightReport):
                 names: Iterable[str] = result.parameter_names
-                self._processed_elsewhere.update(module.modules())
+                self._processed.update(module.modules())
             elif isinstance(result, Iterable) and not isinstance(result, str):
                 names = result
             else:
@@ -104,11 +110,18 @@ class Execution:
                 self._plan.findings.parameter_fault("partial", parameter, text)
 
     def process_weights(self) -> None:
-        """Let each quantization method derive what it needs, once for each module."""
-        for module in self._model.modules():
-            method = getattr(module, "quant_method", None)
-            if method is not None and module not in self._processed_elsewhere:
-                method.process_weights_after_loading(module)
+        """Let the quantization methods that have not yet done so derive what they need."""
+        self._finish(module for module in self._model.modules() if has_method(module))
+
+    def _finish(self, modules: Iterable[nn.Module]) -> None:
+        """Each module's method derives what it needs, once; plain copies it drops are let go."""
+        for module in modules:
+            if module in self._processed:
+                continue
+            self._processed.add(module)
+            method: Any = module.quant_method
+            method.process_weights_after_loading(module)
+            self._table.refresh(module)
 
     def _refuse_meta(self) -> None:
         for name, parameter in self._table.parameters.items():

@@ -24,6 +24,7 @@ class ParameterTable:
     def __init__(self, model: nn.Module) -> None:
         """Read the model's parameters as they are now."""
         first: dict[int, str] = {}
+        self._own: dict[nn.Module, dict[str, str]] = {}
         self.parameters: dict[str, nn.Parameter] = {}
         self.alias: dict[str, str] = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -33,6 +34,9 @@ class ParameterTable:
             else:
                 self.alias[name] = known
         self._specs = {name: _spec(parameter) for name, parameter in self.parameters.items()}
+        for module in model.modules():
+            own = module.named_parameters(recurse=False)
+            self._own[module] = {attribute: first[id(parameter)] for attribute, parameter in own}
 
     def __contains__(self, name: str) -> bool:
         """Whether a parameter has this as its first name."""
@@ -41,6 +45,17 @@ class ParameterTable:
     def __iter__(self) -> Iterator[str]:
         """First names, in module order."""
         return iter(self.parameters)
+
+    def names_of(self, module: nn.Module) -> tuple[str, ...]:
+        """First names of the parameters a module holds itself."""
+        return tuple(dict.fromkeys(self._own[module].values()))
+
+    def refresh(self, module: nn.Module) -> None:
+        """Take over parameters that a module has put in the place of its own."""
+        for attribute, name in self._own[module].items():
+            replaced = module._parameters.get(attribute)
+            if replaced is not None and name not in self.alias.values():
+                self.parameters[name] = replaced
 
     def first_name(self, name: str) -> str:
         """The first name of the parameter that also has this name; the name itself otherwise."""
