@@ -8,7 +8,7 @@ log-probabilities are wanted, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -44,13 +44,11 @@ class LogitsProcessorOutput:
         next_token_logits: (S, V) float32 (float64 models: float64); None for pooled outputs.
         input_logprobs: where they were asked for.
         pooled: (P, D) vectors of requests that end here, for embedding models.
-        aux_hidden_states: captured hidden rows, by the order they were asked for.
     """
 
     next_token_logits: Tensor | None = None
     input_logprobs: InputLogprobs | None = None
     pooled: Tensor | None = None
-    aux_hidden_states: list[Tensor] = field(default_factory=list)
 
 
 class LogitsProcessor(nn.Module):

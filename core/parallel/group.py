@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from ..errors import CollectiveError
@@ -151,9 +150,3 @@ class Groups:
 def shape_only(size: int, rank: int = 0, name: str = "tp") -> Group:
     """A group for shape questions: no communicator, ranks 0..size-1."""
     return Group(name, tuple(range(size)), rank)
-
-
-def same_on_all(value: int, group: Group, device: torch.device | None = None) -> bool:
-    """Whether an integer is equal on every rank of the group (collective)."""
-    mine = torch.tensor([value], dtype=torch.int64, device=device)
-    return bool((group.all_gather(mine, 0) == value).all())

@@ -14,7 +14,6 @@ is never sorted: only as many of the highest probabilities as the count needs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 
 import torch
@@ -135,51 +134,3 @@ def _keep_likeliest(probs: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     above, level = probs > edge, probs == edge
     spare = keep - above.sum(dim=-1, keepdim=True)
     return probs * (above | (level & (level.cumsum(dim=-1) <= spare)))
-
-
-@dataclass(frozen=True)
-class TokenLogprobs:
-    """Log-probabilities of one position.
-
-    Args:
-        chosen: of the token that was chosen.
-        top: the likeliest tokens with theirs, best first.
-    """
-
-    chosen: float
-    top: tuple[tuple[int, float], ...]
-
-
-def logprobs_from(
-    logits: Tensor, token_ids: Sequence[int], temperature: float = 1.0, top_k: int = 0
-) -> list[TokenLogprobs]:
-    """Log-probabilities of chosen tokens, under the whole distribution.
-
-    Args:
-        logits: (R, V) float32 or float64.
-        token_ids: the chosen token of each row.
-        temperature: logits are divided by it before the softmax.
-        top_k: also the k likeliest tokens of each row; 0 for none.
-
-    Raises:
-        InputError: a temperature that is not positive, or top_k outside 0 to V.
-        ShapeError: not one token for each row.
-    """
-    if not temperature > 0:
-        raise InputError(f"temperature={temperature!r} gives no distribution; it must be > 0")
-    if logits.dim() != 2 or logits.shape[0] != len(token_ids):
-        raise ShapeError(
-            f"{len(token_ids)} tokens for logits of shape {list(logits.shape)}; give one for each row"
-        )
-    if not 0 <= top_k <= logits.shape[1]:
-        raise InputError(f"top_k={top_k} must be from 0 to the vocabulary, {logits.shape[1]}")
-    logprobs = (logits / temperature).log_softmax(dim=-1)
-    wanted = torch.tensor(token_ids, dtype=torch.int64, device=logits.device)[:, None]
-    chosen: list[float] = logprobs.gather(-1, wanted)[:, 0].tolist()
-    best = logprobs.topk(top_k)
-    ids: list[list[int]] = best.indices.tolist()
-    values: list[list[float]] = best.values.tolist()
-    return [
-        TokenLogprobs(one, tuple(zip(row_ids, row_values, strict=True)))
-        for one, row_ids, row_values in zip(chosen, ids, values, strict=True)
-    ]

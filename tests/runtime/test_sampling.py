@@ -13,7 +13,7 @@ from torch import Tensor
 
 from archzoo.errors import InputError, LogitsError, ShapeError
 from archzoo.runtime.request import SamplingParams
-from archzoo.runtime.sampling import logprobs_from, sample
+from archzoo.runtime.sampling import sample
 
 INF = float("inf")
 
@@ -234,30 +234,3 @@ def test_random_without_a_seed_is_refused() -> None:
 def test_numbers_that_do_not_match(shape: tuple[int, ...], n: int, steps: int) -> None:
     with pytest.raises(ShapeError, match=f"for {n} params and {steps} steps"):
         sample(torch.zeros(shape), [params(0.0)] * n, [0] * steps)
-
-
-def test_logprobs() -> None:
-    logits = torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]])
-    first, second = logprobs_from(logits, [0, 2], temperature=2.0, top_k=2)
-    expected = torch.tensor([0.5, 1.0, 1.5]).log_softmax(-1)
-    assert first.chosen == pytest.approx(expected[0].item())
-    assert [token for token, _ in first.top] == [2, 1]
-    assert first.top[0][1] == pytest.approx(expected[2].item())
-    assert second.chosen == pytest.approx(math.log(1 / 3))
-    assert math.fsum(math.exp(v) for _, v in logprobs_from(logits, [0, 0], top_k=3)[0].top) == (
-        pytest.approx(1.0)
-    )
-    assert logprobs_from(logits, [0, 0])[0].top == ()
-    assert logprobs_from(torch.empty(0, 3), []) == []
-
-
-def test_logprobs_refusals() -> None:
-    logits = torch.zeros(1, 3)
-    for temperature in (0.0, -1.0, math.nan):
-        with pytest.raises(InputError, match="temperature"):
-            logprobs_from(logits, [0], temperature)
-    for top_k in (-1, 4):
-        with pytest.raises(InputError, match="top_k"):
-            logprobs_from(logits, [0], top_k=top_k)
-    with pytest.raises(ShapeError, match="2 tokens"):
-        logprobs_from(logits, [0, 1])
