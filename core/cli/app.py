@@ -84,7 +84,12 @@ def generate(
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="System message before it; with --chat.")
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate at most.")] = 128,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Tokens to generate at most.", show_default="128, or what the context holds"
+        ),
+    ] = None,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="Choose among the k likeliest; 0 for all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Choose among the likeliest with this mass.")] = 1.0,
@@ -116,11 +121,8 @@ def generate(
     debug: Debug = False,
 ) -> None:
     """Continue a prompt."""
-    _check_output(output)
     text, ids = _prompt(prompt, token_ids)
-    if text is None and ids is None:
-        text = _piped_prompt()
-    if chat and text is None:
+    if chat and ids is not None:
         raise typer.BadParameter(
             "needs a text, token ids are taken as they are", param_hint="--chat"
         )
@@ -130,11 +132,18 @@ def generate(
     from .console import session
 
     with session(debug) as screen:
+        if output is not None and screen.leads:
+            _check_output(output)
+        if text is None and ids is None:
+            text = _piped_prompt()
         with screen.busy("Starting"):
             from . import generate as command
         options = command.Options(
             path=path,
-            prompt=command.prompt_of(text, ids, chat, system),
+            text=text,
+            token_ids=ids,
+            chat=chat,
+            system=system,
             sampling=command.SamplingParams(
                 max_new_tokens=max_new_tokens,
                 temperature=temperature,
@@ -162,7 +171,12 @@ def verify(
     dtype: Annotated[DType, typer.Option(help="Of both models.")] = DType.FLOAT32,
     prompt: PromptText = None,
     token_ids: TokenIds = None,
-    length: Annotated[int, typer.Option(min=1, help="Tokens of a random prompt.")] = 64,
+    length: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Tokens of a random prompt.", show_default="64, or what the context holds"
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the random prompt.")] = 0,
     tolerance: Annotated[
         float | None,
@@ -209,7 +223,12 @@ def bench(
     batch: Annotated[
         str, typer.Option(metavar="1,8", help="Sequences that decode together.")
     ] = "1,8",
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Prompt of the prefill.")] = 512,
+    prompt_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Prompt of the prefill.", show_default="512, or what the context holds"
+        ),
+    ] = None,
     decode_tokens: Annotated[int, typer.Option(min=1, help="Tokens decoded.")] = 64,
     rounds: Annotated[int, typer.Option(min=1, help="Medians are over so many.")] = 5,
     no_reference: Annotated[
@@ -230,19 +249,33 @@ def bench(
         options = command.Options(
             path=path,
             dtypes=tuple(dtype or ()),
-            plan=command.Plan(batches, prompt_tokens, decode_tokens, rounds, not no_reference),
+            batches=batches,
+            prompt_tokens=prompt_tokens,
+            decode_tokens=decode_tokens,
+            rounds=rounds,
+            reference=not no_reference,
             as_json=as_json,
             offline=offline,
         )
         command.run(options, screen)
 
 
-def _check_output(output: Path | None) -> None:
-    """Find out before the work that its result has no place."""
-    if output is not None and (output.is_dir() or not output.parent.is_dir()):
+def _check_output(output: Path) -> None:
+    """Find out before the work that its result cannot be written. The disk stays as it was."""
+    place = Path(os.path.realpath(output))
+    new = not os.path.exists(place)
+    if not new and not place.is_file() and not place.is_dir():
+        return  # a pipe or a device: opening it twice would be seen at its other end
+    try:
+        place.open("ab").close()
+    except OSError as error:
         raise typer.BadParameter(
-            f"{output} is no file in a directory that exists", param_hint="--output"
-        )
+            f"{output} cannot be written ({error.strerror}); give a file in a directory that "
+            "exists and may be written",
+            param_hint="--output",
+        ) from None
+    if new:
+        place.unlink(missing_ok=True)
 
 
 def _prompt(text: str | None, token_ids: str | None) -> tuple[str | None, list[int] | None]:
@@ -254,9 +287,19 @@ def _prompt(text: str | None, token_ids: str | None) -> tuple[str | None, list[i
 
 def _piped_prompt() -> str:
     """The prompt from a pipe, without the newline that ends it."""
-    if os.environ.get("WORLD_SIZE", "1") != "1":
+    from ..parallel.launch import process_count
+
+    if process_count() > 1:
         raise typer.BadParameter("give --prompt or --token-ids: several processes share one pipe")
-    text = "" if sys.stdin.isatty() else sys.stdin.read().removesuffix("\n")
+    # Python has no stdin at all where its descriptor is closed.
+    piped = sys.stdin is not None and not sys.stdin.isatty()
+    try:
+        text = sys.stdin.read().removesuffix("\n") if piped else ""
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(
+            f"the pipe holds no {error.encoding} text: byte {error.start} is "
+            f"{error.object[error.start]:#04x}; give text, or --token-ids"
+        ) from None
     if not text:
         raise typer.BadParameter("give --prompt, --token-ids, or a text through a pipe")
     return text

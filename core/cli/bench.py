@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -14,11 +15,17 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import __version__
-from ..runtime.checkpoint import local_path
+from ..context import BuildContext
+from ..parallel import Topology
+from ..runtime import build
+from ..runtime.checkpoint import Checkpoint, local_path
 from .console import Screen
-from .measuring import DECODE_PROMPT, Figure, Measuring, Plan
+from .measuring import Figure, Measuring, Plan
 
-__all__ = ["Options", "Plan", "run"]
+__all__ = ["Options", "run"]
+
+PROMPT_TOKENS = 512
+"""Prompt of the prefill when nobody says; shorter where the context is."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +35,22 @@ class Options:
     Args:
         path: checkpoint.
         dtypes: each is measured on its own; none for the checkpoint's.
-        plan: what is measured.
+        batches: numbers of sequences that decode together.
+        prompt_tokens: prompt of the prefill; None for 512, or what the context holds.
+        decode_tokens: decode steps timed.
+        rounds: measurements of each time.
+        reference: measure transformers as well.
         as_json: print JSON.
         offline: never ask the hub.
     """
 
     path: str
     dtypes: tuple[str, ...] = ()
-    plan: Plan = Plan()
+    batches: tuple[int, ...] = (1, 8)
+    prompt_tokens: int | None = None
+    decode_tokens: int = 64
+    rounds: int = 5
+    reference: bool = True
     as_json: bool = False
     offline: bool = False
 
@@ -47,18 +62,32 @@ def run(options: Options, screen: Screen) -> None:
         ArchzooError: something cannot be loaded or run.
     """
     path = local_path(options.path, options.offline)
+    plan = _plan(options, path)
     figures: list[Figure] = []
     with screen.busy("Measuring") as doing:
         for dtype in options.dtypes or (None,):
-            measuring = Measuring(
-                path, dtype, options.plan, lambda text: doing(f"Measuring: {text}")
-            )
+            measuring = Measuring(path, dtype, plan, lambda text: doing(f"Measuring: {text}"))
             figures += measuring.figures()
     if options.as_json:
-        content = _facts(path, options.plan) | {"figures": [each.as_dict() for each in figures]}
+        content = _facts(path, plan) | {"figures": [each.as_dict() for each in figures]}
         screen.write(json.dumps(content, indent=2) + "\n")
     else:
-        screen.show(_table(path, options.plan, figures))
+        screen.show(_table(path, plan, figures))
+
+
+def _plan(options: Options, path: Path) -> Plan:
+    """What is measured, in the model's context; found out before weights are read."""
+    with closing(Checkpoint(path)) as checkpoint:
+        shell = build(checkpoint.raw, BuildContext.of(Topology(), device="meta"))
+    context = shell.config.max_position_embeddings
+    fits = max(1, min(PROMPT_TOKENS, context - 2))
+    return Plan(
+        batches=options.batches,
+        prompt_tokens=fits if options.prompt_tokens is None else options.prompt_tokens,
+        decode_tokens=options.decode_tokens,
+        rounds=options.rounds,
+        reference=options.reference,
+    ).within(context)
 
 
 def _facts(path: Path, plan: Plan) -> dict[str, Any]:
@@ -71,7 +100,6 @@ def _facts(path: Path, plan: Plan) -> dict[str, Any]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "threads": torch.get_num_threads(),
-        "decode_prompt_tokens": DECODE_PROMPT,
         **asdict(plan),
     }
 
@@ -85,6 +113,7 @@ def _table(path: Path, plan: Plan, figures: list[Figure]) -> Table:
         title_style="bold",
         caption=(
             f"medians of {plan.rounds} rounds, {threads}\n"
+            f"decode: {plan.decode_tokens} tokens after prompts of {plan.decode_prompt_tokens}\n"
             "ratio: median of each round's, above 1 in archzoo's favour\n"
             "load call: transformers only maps the file; archzoo reads and packs it\n"
             "start to first token: a fresh process, imports and reading included\n"

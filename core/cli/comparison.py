@@ -57,6 +57,7 @@ class Comparison:
     Args:
         stages: in the order of computation.
         same_choice: rows whose likeliest token is the same, and all rows; None without logits.
+            A row with NaN has none.
     """
 
     stages: tuple[StageError, ...]
@@ -112,5 +113,8 @@ def _rms(rows: Tensor) -> Tensor:
 def _same_choice(ours: Trace, theirs: Trace) -> tuple[int, int] | None:
     if LOGITS not in ours:
         return None
-    same = ours[LOGITS].argmax(dim=-1) == theirs[LOGITS].argmax(dim=-1)
+    mine, reference = ours[LOGITS], theirs[LOGITS]
+    same = mine.argmax(dim=-1) == reference.argmax(dim=-1)
+    for rows in (mine, reference):  # to argmax NaN is the largest; it is no choice
+        same &= ~rows.isnan().any(dim=-1)
     return int(same.sum()), same.numel()

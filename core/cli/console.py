@@ -50,7 +50,9 @@ class Screen:
         self.leads = self._rank == "0"
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")
-        self.out = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+        # Python has no stdout at all where its descriptor is closed.
+        terminal = sys.stdout is not None and sys.stdout.isatty()
+        self.out = Console(width=None if terminal else PIPE_WIDTH, highlight=False)
         self.err = Console(stderr=True, highlight=False)
 
     def show(self, result: RenderableType) -> None:
@@ -65,7 +67,7 @@ class Screen:
 
     def write(self, text: str) -> None:
         """A piece of a result as it is, at once."""
-        if self.leads and text:
+        if self.leads and text and sys.stdout is not None:
             sys.stdout.write(text)
             sys.stdout.flush()
 

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
-from typing import TypeGuard, cast
 
 from ..errors import InputError
 from ..parallel.launch import process_count, shutdown
 from ..runtime import Model, StreamChunk, load
 from ..runtime.checkpoint import local_path, require_tokenizer
+from ..runtime.model import Prompt
 from ..runtime.request import SamplingParams
 from .console import Screen
 
-__all__ = ["Options", "SamplingParams", "prompt_of", "run"]
+__all__ = ["Options", "SamplingParams", "run"]
 
-Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
+NEW_TOKENS = 128
+"""Tokens to generate at most when nobody says; fewer where the context holds fewer."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,10 @@ class Options:
 
     Args:
         path: checkpoint.
-        prompt: text, token ids, or chat messages.
+        text: the prompt, or a user's message; None where there are token ids.
+        token_ids: the prompt as it is; None where there is a text.
+        chat: the text is a message to a chat model.
+        system: message before it.
         sampling: how tokens are chosen and when it ends.
         tp: ranks; None for all processes there are.
         dtype: of the weights; None for the checkpoint's.
@@ -37,13 +41,26 @@ class Options:
     """
 
     path: str
-    prompt: Prompt
-    sampling: SamplingParams
+    text: str | None = None
+    token_ids: Sequence[int] | None = None
+    chat: bool = False
+    system: str | None = None
+    sampling: SamplingParams = SamplingParams()
     tp: int | None = None
     dtype: str | None = None
     stream: bool = True
     output: Path | None = None
     offline: bool = False
+
+    @property
+    def prompt(self) -> Prompt:
+        """Ids, a text, or the conversation that the text begins."""
+        if self.text is None:
+            return list(self.token_ids or ())
+        if not self.chat:
+            return self.text
+        first = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return [*first, {"role": "user", "content": self.text}]
 
 
 @dataclass
@@ -102,18 +119,6 @@ class Result:
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def prompt_of(
-    text: str | None, ids: Sequence[int] | None, chat: bool, system: str | None
-) -> Prompt:
-    """The prompt that the options mean: ids, a text, or a conversation that a text begins."""
-    if text is None:
-        return list(ids or ())
-    if not chat:
-        return text
-    first = [] if system is None else [{"role": "system", "content": system}]
-    return [*first, {"role": "user", "content": text}]
-
-
 def run(options: Options, screen: Screen) -> None:
     """Load, generate, show.
 
@@ -131,7 +136,7 @@ def run(options: Options, screen: Screen) -> None:
 
 def _generate(options: Options, screen: Screen) -> Result:
     path = local_path(options.path, options.offline)
-    if not _is_ids(options.prompt):
+    if options.text is not None:
         require_tokenizer(path)
     with screen.loading() as progress:
         begin = perf_counter()
@@ -143,16 +148,17 @@ def _generate(options: Options, screen: Screen) -> Result:
             progress=progress,
         )
         seconds = perf_counter() - begin
-        result = Result(_encode(model, options.prompt), seconds)
+        result = Result(model.encode(options.prompt), seconds)
     _stream(model, options, result, screen)
     return result
 
 
 def _stream(model: Model, options: Options, result: Result, screen: Screen) -> None:
     """Generate; the line is closed whatever happens, Ctrl-C included."""
+    ids, sampling = result.prompt_token_ids, _sampling(model, options, result)
     begin = perf_counter()
     try:
-        for chunk in model.generate(options.prompt, stream=True, **asdict(options.sampling)):
+        for chunk in model.generate(ids, stream=True, **asdict(sampling)):
             result.add(chunk, perf_counter() - begin)
             if options.stream:
                 screen.write(chunk.text)
@@ -165,17 +171,16 @@ def _stream(model: Model, options: Options, result: Result, screen: Screen) -> N
         screen.write(",".join(map(str, result.token_ids)) + "\n")
 
 
-def _encode(model: Model, prompt: Prompt) -> list[int]:
-    """The prompt as tokens, for the record."""
-    if isinstance(prompt, str):
-        return model.tokenizer.encode(prompt)
-    if _is_ids(prompt):
-        return list(prompt)
-    return model.tokenizer.apply_chat(cast(Sequence[Mapping[str, str]], prompt))
-
-
-def _is_ids(prompt: Prompt) -> TypeGuard[Sequence[int]]:
-    return not isinstance(prompt, str) and all(isinstance(each, int) for each in prompt)
+def _sampling(model: Model, options: Options, result: Result) -> SamplingParams:
+    """The options' own, completed by what only the loaded model knows."""
+    sampling = options.sampling
+    if sampling.max_new_tokens is None:
+        room = model.engine.limits.pool.context - len(result.prompt_token_ids)
+        sampling = replace(sampling, max_new_tokens=max(1, min(NEW_TOKENS, room)))
+    if options.text is not None and not sampling.ignore_eos:
+        # The model sees ids; that they were a text, which its tokenizer's end ids end, we know.
+        sampling = replace(sampling, stop_token_ids=tuple(model.stop_ids()))
+    return sampling
 
 
 def _has_tokenizer(model: Model) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -16,38 +16,65 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..errors import InputError
 from ..runtime import load
 from .contenders import Contender, Ours, Theirs
 from .footprint import measure
 from .reference import reads_by_itself, reference_model
 
-DECODE_PROMPT = 128
-"""Tokens of a prompt after which decoding is timed."""
 FRESH_PROCESSES = 3
 """Processes started on either side: each takes seconds, and they differ little."""
-MEMORY_DECODE = 8
-"""Tokens decoded when peak memory is measured: more would not need more."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured.
+    """What is measured. Prompts, their first new token and decode steps fit the context.
 
     Args:
         batches: numbers of sequences that decode together.
         prompt_tokens: tokens of the prompt whose prefill is timed.
+        decode_prompt_tokens: tokens of a prompt after which decoding is timed.
         decode_tokens: decode steps timed.
+        memory_decode_tokens: decode steps after the prefill's prompt when peak memory is
+            measured: more would not need more.
         rounds: measurements of each time.
         reference: measure transformers as well.
     """
 
     batches: tuple[int, ...] = (1, 8)
     prompt_tokens: int = 512
+    decode_prompt_tokens: int = 128
     decode_tokens: int = 64
+    memory_decode_tokens: int = 8
     rounds: int = 5
     reference: bool = True
+
+    def within(self, context: int) -> Plan:
+        """This plan in a context: no prompt of decoding, and no decoding for memory, is too long.
+
+        Args:
+            context: tokens of the longest sequence.
+
+        Raises:
+            InputError: the prefill's prompt or the decode steps leave no room beside them.
+        """
+        most = context - 2  # the first new token, and one more: of the prompt, or to decode
+        for count, option in (
+            (self.prompt_tokens, "--prompt-tokens"),
+            (self.decode_tokens, "--decode-tokens"),
+        ):
+            if count > most:
+                raise InputError(
+                    f"{option} {count} and two more tokens do not fit the context of {context}; "
+                    + (f"give at most {most}" if most > 0 else "it is too short to be measured")
+                )
+        return replace(
+            self,
+            decode_prompt_tokens=min(self.decode_prompt_tokens, context - 1 - self.decode_tokens),
+            memory_decode_tokens=min(self.memory_decode_tokens, context - 1 - self.prompt_tokens),
+        )
 
 
 @dataclass
@@ -130,7 +157,7 @@ class Measuring:
     def _contenders(self) -> list[Contender]:
         plan = self._plan
         self._tell(f"loading in {self.dtype}")
-        longest = DECODE_PROMPT + plan.decode_tokens + 1
+        longest = plan.decode_prompt_tokens + 1 + plan.decode_tokens
         slots = max(plan.prompt_tokens + 1, max(plan.batches) * longest)
         rows = max(plan.batches)
         ours = Ours(load(self._path, dtype=self._torch_dtype, kv_slots=slots, max_requests=rows))
@@ -178,7 +205,7 @@ class Measuring:
         [prompt] = self._prompts(1, length)
         tasks = [_Task(f"prefill {length}", length, lambda each: each.prefill(prompt))]
         for batch in self._plan.batches:
-            decoding = _decoding(self._prompts(batch, DECODE_PROMPT), count)
+            decoding = _decoding(self._prompts(batch, self._plan.decode_prompt_tokens), count)
             tasks.append(_Task(f"decode, batch {batch}", batch * count, decoding))
         return tasks
 
@@ -192,7 +219,7 @@ class Measuring:
         for number in range(min(self._plan.rounds, FRESH_PROCESSES)):
             self._tell(f"fresh processes in {self.dtype}, round {number + 1}")
             for who, seconds, mebibytes in _taking_turns(sides, number):
-                tokens = (self._plan.prompt_tokens, MEMORY_DECODE)
+                tokens = (self._plan.prompt_tokens, self._plan.memory_decode_tokens)
                 found = measure(who, self._path, self.dtype, *tokens)
                 seconds.append(found.first_token)
                 mebibytes.append(found.peak / 2**20)

@@ -16,12 +16,14 @@ from ..runtime.checkpoint import Checkpoint
 from ..runtime.loading import resolve_model
 from ..weights import Skipped
 
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+
 
 def reference_model(path: Path, dtype: torch.dtype, attention: str = "eager") -> Any:
     """The model that ``transformers`` makes of a checkpoint, ready to run on the CPU.
 
-    A Hugging Face directory is read by ``transformers`` itself. A single file is read by us, so
-    for GGUF both models hold the same dequantised values.
+    What ``transformers`` does not read by itself (see ``reads_by_itself``) is read by us, so for
+    GGUF both models hold the same dequantised values.
 
     Args:
         path: directory or file.
@@ -33,8 +35,9 @@ def reference_model(path: Path, dtype: torch.dtype, attention: str = "eager") ->
         WeightError: transformers finds weights missing or of another shape.
     """
     with closing(Checkpoint(path)) as checkpoint:
-        model_class = _transformers_class(checkpoint.raw)
-        if path.is_dir() and checkpoint.format == "hf":
+        names = _architectures(checkpoint.raw)
+        model_class = _transformers_class(names)
+        if reads_by_itself(path):
             source: dict[str, Any] = {
                 "pretrained_model_name_or_path": str(path),
                 "local_files_only": True,
@@ -42,21 +45,29 @@ def reference_model(path: Path, dtype: torch.dtype, attention: str = "eager") ->
         else:
             source = {
                 "pretrained_model_name_or_path": None,
-                "config": _config(checkpoint.raw),
-                "state_dict": _tensors(checkpoint),
+                "config": _config(model_class, checkpoint.raw),
+                "state_dict": _tensors(checkpoint, names),
             }
         return _loaded(model_class, dtype, attention, **source)
 
 
 def reads_by_itself(path: Path) -> bool:
-    """Whether transformers reads the checkpoint by itself, so that its loading means something."""
-    return path.is_dir() and (path / "config.json").is_file()
+    """Whether transformers reads the checkpoint by itself, so that its loading means something.
+
+    It does in a directory with files of the names that it writes.
+    """
+    return (path / "config.json").is_file() and any((path / name).is_file() for name in _WEIGHTS)
 
 
-def _transformers_class(raw: dict[str, Any]) -> Any:
+def _architectures(raw: dict[str, Any]) -> tuple[str, ...]:
+    """As a list, also where the file states a lone name."""
+    stated = raw.get("architectures") or ()
+    return (stated,) if isinstance(stated, str) else tuple(stated)
+
+
+def _transformers_class(names: tuple[str, ...]) -> Any:
     import transformers
 
-    names = raw.get("architectures") or ()
     for name in names:
         found = getattr(transformers, name, None)
         if found is not None:
@@ -86,16 +97,14 @@ def _loaded(model_class: Any, dtype: torch.dtype, attention: str, **source: Any)
     return model.eval()
 
 
-def _config(raw: dict[str, Any]) -> Any:
-    import transformers
-
-    rest = {key: value for key, value in raw.items() if key != "model_type"}
-    return transformers.AutoConfig.for_model(raw["model_type"], **rest)
+def _config(model_class: Any, raw: dict[str, Any]) -> Any:
+    """The class knows its family; the file may name it otherwise, or not at all."""
+    return model_class.config_class(**{k: v for k, v in raw.items() if k != "model_type"})
 
 
-def _tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
+def _tensors(checkpoint: Checkpoint, architectures: tuple[str, ...]) -> dict[str, Tensor]:
     """Every tensor of the source under its Hugging Face name."""
-    names = name_map(resolve_model(checkpoint.raw), checkpoint.format)
+    names = name_map(resolve_model({"architectures": architectures}), checkpoint.format)
     tensors: dict[str, Tensor] = {}
     for name, info in checkpoint.source.infos().items():
         canonical = names.rename(name)

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..context import BuildContext
+from ..errors import InputError
 from ..parallel import Topology
 from ..parallel.launch import shutdown
 from ..runtime import build, load
@@ -24,6 +25,9 @@ from .reference import reference_model
 from .trace import Trace, our_trace, reference_trace
 
 __all__ = ["Options", "run"]
+
+LENGTH = 64
+"""Tokens of a random prompt when nobody says; fewer where the context holds fewer."""
 
 _CAPTION = "relative: rms error of a row over its rms, the worst row; rms: of the reference"
 
@@ -37,7 +41,7 @@ class Options:
         ranks: tensor-parallel sizes to check, one after the other.
         dtype: of both models.
         prompt: text or token ids; None for random ids.
-        length: tokens of a random prompt.
+        length: tokens of a random prompt; None for 64, or what the context holds.
         seed: of the random prompt.
         tolerance: largest error that agrees; None for the dtype's own.
         offline: never ask the hub.
@@ -47,7 +51,7 @@ class Options:
     ranks: tuple[int, ...] = (1,)
     dtype: str = "float32"
     prompt: str | Sequence[int] | None = None
-    length: int = 64
+    length: int | None = None
     seed: int = 0
     tolerance: float | None = None
     offline: bool = False
@@ -90,14 +94,25 @@ def _prepare(path: Path, options: Options) -> list[int]:
             build(checkpoint.raw, BuildContext.of(Topology(tp=tp), device="meta"))
             for tp in options.ranks
         ]
-        size = shells[0].config.vocab_size
+        size, context = shells[0].config.vocab_size, shells[0].config.max_position_embeddings
         if isinstance(prompt, str):
-            return check_prompt(checkpoint.tokenizer.encode(prompt), size)
-    if prompt is not None:
-        return check_prompt(prompt, size)
-    generator = torch.Generator().manual_seed(options.seed)
-    numbers: list[int] = torch.randint(size, (options.length,), generator=generator).tolist()
-    return numbers
+            prompt = checkpoint.tokenizer.encode(prompt)
+    if prompt is None:
+        length = min(LENGTH, context) if options.length is None else options.length
+        _check_length(length, context)
+        generator = torch.Generator().manual_seed(options.seed)
+        numbers: list[int] = torch.randint(size, (length,), generator=generator).tolist()
+        return numbers
+    ids = check_prompt(prompt, size)
+    _check_length(len(ids), context)
+    return ids
+
+
+def _check_length(length: int, context: int) -> None:
+    if length > context:
+        raise InputError(
+            f"the prompt has {length} tokens, more than the context of {context}; shorten it"
+        )
 
 
 def _our_trace(path: Path, dtype: torch.dtype, tp: int, ids: Sequence[int]) -> Trace:

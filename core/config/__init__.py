@@ -1,6 +1,7 @@
 """Hugging Face config -> ModelConfig, null-safe, with a ledger of every field."""
 
 from .adapter import LLAMA_LIKE, ConfigAdapter
+from .architectures import architectures_of
 from .files import read_config
 from .gguf import config_from_gguf
 from .ledger import ConfigLedger, LedgerEntry
@@ -15,6 +16,7 @@ __all__ = [
     "LedgerEntry",
     "ModelConfig",
     "RopeConfig",
+    "architectures_of",
     "config_from_gguf",
     "no_window",
     "read_config",

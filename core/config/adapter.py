@@ -35,6 +35,8 @@ class ConfigAdapter:
         window: policy for per-layer attention windows.
         rope_types: family's own names of rope types -> standard names.
         rotary: the family uses rotary embeddings.
+        partial_rotary: the family's reference obeys ``partial_rotary_factor``; a family whose
+            reference ignores it refuses any other than 1.
         extra: further fields -> check of their value; they land in ``ModelConfig.extra``.
         ignored: fields this family ignores -> rule, by name.
     """
@@ -45,6 +47,7 @@ class ConfigAdapter:
     window: WindowPolicy = no_window
     rope_types: Mapping[str, str] = field(default_factory=dict)
     rotary: bool = True
+    partial_rotary: bool = False
     extra: Mapping[str, Check] = field(default_factory=dict)
     ignored: Mapping[str, str] = field(default_factory=dict)
 

@@ -62,6 +62,10 @@ class RopeBlock:
         stated = self._stated.get(key)
         return Where(stated.path if stated else f"{self.path}.{key}", self.fields.file)
 
+    def states(self, key: str) -> bool:
+        """Whether the block states a key (null does not count)."""
+        return key in self._stated
+
     def is_null(self, key: str) -> bool:
         """Whether the block says null for a key."""
         return key in self._nulls

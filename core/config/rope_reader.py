@@ -18,6 +18,7 @@ from .rope_block import RopeBlock, joined_block
 from .values import Where, flag, integer, number, numbers, refuse, show, text
 
 _ORIGINAL = "original_max_position_embeddings"
+_PARTIAL = "partial_rotary_factor"
 _TYPE_NAMES = {"su": "longrope"}
 
 
@@ -115,16 +116,30 @@ def _block_first(fields: FieldReader, block: RopeBlock, key: str, check: Check) 
     return result
 
 
+def _where_stated(fields: FieldReader, block: RopeBlock, key: str) -> Where:
+    """Place of the value that ``_block_first`` takes, for messages."""
+    return block.where(key) if block.states(key) else fields.where(key)
+
+
 def _rotary_dim(fields: FieldReader, block: RopeBlock, head_dim: int) -> int:
-    factor = _block_first(fields, block, "partial_rotary_factor", number)
+    where = _where_stated(fields, block, _PARTIAL)
+    factor = _block_first(fields, block, _PARTIAL, number)
     if factor is None:
         factor = 1.0
     rotary_dim = int(head_dim * factor)
     if rotary_dim < 2 or rotary_dim % 2 or rotary_dim > head_dim:
         refuse(
-            Where("partial_rotary_factor", fields.file),
+            where,
             f"{factor:g} of head_dim={head_dim} rotates {rotary_dim} features; "
             f"expected an even number from 2 to {head_dim}",
+        )
+    if factor != 1 and not fields.adapter.partial_rotary:
+        family = fields.adapter.name
+        refuse(
+            where,
+            f"{factor:g} rotates {rotary_dim} of head_dim={head_dim} features, but the {family} "
+            f"family rotates all of them whatever this field says; remove it, or set "
+            f"partial_rotary=True in the ConfigAdapter of a family that obeys it",
         )
     return rotary_dim
 

@@ -48,11 +48,15 @@ class TokenRows:
         num_rows: T, padding included.
         num_real: rows that carry a token; the rest, at the end, is padding.
         out_cache_loc: (T',) int64, the slot each new K/V row is written to, real rows only.
+        known_lens: (T,) int64, tokens of each row's sequence as far as it is known when the row is
+            first computed, chunks of the prompt that come later included. Only rotary embeddings
+            that depend on length read it; None where there is none.
     """
 
     num_rows: int
     num_real: int
     out_cache_loc: Tensor
+    known_lens: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -64,8 +68,6 @@ class RequestRows:
         seq_lens: (R,) int64, tokens with prefix, after this forward.
         extend_seq_lens: (R,) int64, query rows of this forward.
         extend_prefix_lens: (R,) int64, tokens that were in the cache before this forward.
-        known_lens: (R,) int64, tokens of the whole sequence as far as it is known, chunks that
-            come in later forwards included; rotary embeddings that depend on length read it.
         req_pool_indices_cpu, seq_lens_cpu, extend_seq_lens_cpu, extend_prefix_lens_cpu: the same
             numbers on the host.
     """
@@ -74,7 +76,6 @@ class RequestRows:
     seq_lens: Tensor
     extend_seq_lens: Tensor
     extend_prefix_lens: Tensor
-    known_lens: Tensor
     req_pool_indices_cpu: tuple[int, ...]
     seq_lens_cpu: tuple[int, ...]
     extend_seq_lens_cpu: tuple[int, ...]
@@ -87,12 +88,10 @@ class RequestRows:
         extend_seq_lens: Sequence[int],
         device: torch.device | str = "cpu",
         seq_lens: Sequence[int] | None = None,
-        known_lens: Sequence[int] | None = None,
     ) -> RequestRows:
         """From host numbers.
 
         Args:
-            known_lens: seq_lens unless given.
             seq_lens: prefix + extend unless given; larger where more K/V rows than query rows
                 come in, and the queries are the last rows of each sequence.
 
@@ -117,13 +116,11 @@ class RequestRows:
         def device_copy(numbers: tuple[int, ...]) -> Tensor:
             return torch.tensor(numbers, dtype=torch.int64, device=device)
 
-        lens = device_copy(total)
         return RequestRows(
             device_copy(pool),
-            lens,
+            device_copy(total),
             device_copy(extend),
             device_copy(prefix),
-            lens if known_lens is None else device_copy(tuple(known_lens)),
             pool,
             total,
             extend,

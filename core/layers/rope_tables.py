@@ -78,7 +78,7 @@ def check_rope(config: RopeConfig) -> None:
 
 def num_positions(config: RopeConfig) -> int:
     """P, positions the config speaks of, extension by a factor included."""
-    if config.rope_type == "linear":
+    if config.rope_type in ("linear", "dynamic"):
         return max(
             config.max_position_embeddings, int(config.max_position_embeddings * config.factor)
         )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..context import BuildContext
-from ..errors import ShapeError
+from ..errors import InputError, ShapeError
 from ..parallel import IN, OUT, Group, LinearPartition, ShardedParameter, Span
 from .linear import LinearBase
 
@@ -73,7 +73,12 @@ class VocabParallelEmbedding(nn.Module):
         ctx.method_for(prefix, "embedding").create_weights(self, self.partition, ctx.make)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(T,) ids to (T, D)."""
+        """(T,) ids to (T, D).
+
+        Raises:
+            InputError: an id outside the vocabulary (checked where it costs no device sync).
+        """
+        self._check(ids)
         if self.group.size == 1:
             return F.embedding(ids, self.weight)
         rows = self.partition.outputs[0]
@@ -81,6 +86,16 @@ class VocabParallelEmbedding(nn.Module):
         elsewhere = (local < 0) | (local >= rows.size)
         out = F.embedding(local.masked_fill(elsewhere, 0), self.weight)
         return self.group.all_reduce(out.masked_fill(elsewhere.unsqueeze(-1), 0))
+
+    def _check(self, ids: Tensor) -> None:
+        if ids.device.type != "cpu" or not ids.numel():
+            return
+        low, high = (int(bound) for bound in ids.aminmax())
+        if low < 0 or high >= self.num_embeddings:
+            raise InputError(
+                f"{self.prefix}: token ids from {low} to {high}, the vocabulary is "
+                f"0…{self.num_embeddings - 1}; encode with this model's tokenizer"
+            )
 
 
 class ParallelLMHead(LinearBase):

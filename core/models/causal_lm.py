@@ -151,10 +151,6 @@ class CausalLM(nn.Module):
         Raises:
             CoverageError: anything missing, left over, doubled or of another shape.
         """
-        for module in self.modules():
-            method = getattr(module, "quant_method", None)
-            if method is not None:
-                method.restore_weights_before_loading(module)
         loader = AutoWeightsLoader(self, name_map=name_map(type(self), fmt))
         return loader.load_weights(weights, progress=progress)
 

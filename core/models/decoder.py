@@ -107,9 +107,7 @@ class DecoderModel(nn.Module):
             for layer_id in range(config.num_hidden_layers)
         )
         self.norm = _norm(config, ctx, f"{prefix}.norm")
-        self._rope = (
-            get_rope(config.rope, dtype=ctx.dtype, device=ctx.device) if config.rope else None
-        )
+        self._ropes, self._rope_of = _distinct_ropes(config, ctx)
 
     def forward(
         self,
@@ -125,10 +123,15 @@ class DecoderModel(nn.Module):
         """
         hidden_states = self.embed(input_ids, input_embeds)
         stream = ResidualStream(hidden_states)
-        rows = positions if self._rope is None else rotary_rows(self._rope, positions, batch)
-        for layer in self.layers:
-            layer(rows, stream, batch)
+        rows = [rotary_rows(rope, positions, batch) for rope in self._ropes]
+        for layer, rope in zip(self.layers, self._rope_of, strict=True):
+            layer(positions if rope is None else rows[rope], stream, batch)
         return stream.read(self.norm)
+
+    @property
+    def needs_known_lens(self) -> bool:
+        """Whether ``batch.tokens.known_lens`` is read: some rotation depends on length."""
+        return any(rope.needs_seq_lens for rope in self._ropes)
 
     def embed(self, input_ids: Tensor | None, input_embeds: Tensor | None = None) -> Tensor:
         """Embeddings of the ids, or the embeddings given, checked for width."""
@@ -147,13 +150,21 @@ class DecoderModel(nn.Module):
 
 
 def rotary_rows(rope: RotaryEmbedding, positions: Tensor, batch: ForwardBatch) -> RotaryRows:
-    """cos and sin of every row, looked up once for all layers."""
-    if not rope.needs_seq_lens or batch.requests is None:
-        return rope.rows(positions)
-    requests = batch.requests
-    lengths = requests.known_lens.repeat_interleave(requests.extend_seq_lens)
-    padding = positions.shape[0] - lengths.shape[0]
-    return rope.rows(positions, nn.functional.pad(lengths, (0, padding)))
+    """cos and sin of every row, looked up once for all layers that rotate alike."""
+    lengths = None if batch.tokens is None else batch.tokens.known_lens
+    return rope.rows(positions, lengths if rope.needs_seq_lens else None)
+
+
+def _distinct_ropes(
+    config: ModelConfig, ctx: BuildContext
+) -> tuple[list[RotaryEmbedding], list[int | None]]:
+    """Each rotation of the model once, and for every layer which of them it turns by."""
+    if config.rope is None:
+        return [], [None] * config.num_hidden_layers
+    by_layer = [config.rope_for(layer_id) for layer_id in range(config.num_hidden_layers)]
+    distinct = list(dict.fromkeys(by_layer))
+    ropes = [get_rope(rope, dtype=ctx.dtype, device=ctx.device) for rope in distinct]
+    return ropes, [distinct.index(rope) for rope in by_layer]
 
 
 def _norm(config: ModelConfig, ctx: BuildContext, prefix: str) -> RMSNorm:

@@ -18,7 +18,8 @@ class HeadLayout:
 
     Query heads are split evenly over ``group``. KV heads are split evenly over ``kv_group``
     while there are enough of them; with more ranks than KV heads, neighbouring ranks hold copies
-    of one head (rank // replicas), because their query heads attend to the same KV head.
+    of one head (rank // replicas), because their query heads attend to the same KV head. A rank
+    holds exactly the KV heads that its query heads attend to.
 
     Args:
         total_num_heads: query heads, all ranks together.
@@ -28,7 +29,8 @@ class HeadLayout:
         where: module path for messages.
 
     Raises:
-        ShapeError: heads cannot be split or replicated evenly.
+        ShapeError: heads cannot be split or replicated evenly, or the two groups give a rank
+            query heads and other KV heads than those need.
     """
 
     total_num_heads: int
@@ -55,9 +57,13 @@ class HeadLayout:
         )
 
     def __post_init__(self) -> None:
-        """Refuse counts that cannot be laid out."""
-        heads, kv = self.total_num_heads, self.total_num_kv_heads
+        """Refuse counts that cannot be laid out and groups that do not go together."""
         at = f"{self.where}: " if self.where else ""
+        self._check_counts(at)
+        self._check_pairing(at)
+
+    def _check_counts(self, at: str) -> None:
+        heads, kv = self.total_num_heads, self.total_num_kv_heads
         if heads < 1 or kv < 1 or heads % kv:
             raise ShapeError(
                 f"{at}num_attention_heads={heads} is not a positive multiple of "
@@ -74,6 +80,23 @@ class HeadLayout:
                 f"{at}{kv} KV heads (num_key_value_heads) cannot be split over or replicated on "
                 f"{self.kv_group.name}={ranks} ranks ({heads} query heads); use a size that divides "
                 f"{kv} or is a multiple of it"
+            )
+
+    def _check_pairing(self, at: str) -> None:
+        """Attention pairs local query heads with local KV heads by their order alone."""
+        ratio = self.total_num_heads // self.total_num_kv_heads
+        last = self.first_head + self.num_heads - 1
+        needed = range(self.first_head // ratio, last // ratio + 1)
+        held = range(self.first_kv_head, self.first_kv_head + self.num_kv_heads)
+        if needed != held:
+            queries, kv = self.group, self.kv_group
+            raise ShapeError(
+                f"{at}rank {queries.rank} of {queries.name}={queries.size} holds query heads "
+                f"{self.first_head} to {last}, which need KV heads {list(needed)}, but rank "
+                f"{kv.rank} of {kv.name}={kv.size} holds KV heads {list(held)} "
+                f"({self.total_num_heads} query heads, {self.total_num_kv_heads} KV heads); split "
+                f"KV heads over {queries.name} too, or over a group that gives each rank the KV "
+                "heads its query heads need"
             )
 
     @property

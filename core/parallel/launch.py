@@ -32,6 +32,11 @@ def process_count() -> int:
     return _number("WORLD_SIZE") if started_by_torchrun() else 1
 
 
+def local_process_count() -> int:
+    """How many processes torchrun started on this host; 1 without it."""
+    return _number("LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in os.environ else 1
+
+
 def local_device(kind: str) -> torch.device:
     """The device of this process on its host: ``cpu``, or ``cuda:LOCAL_RANK``.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 from ..settings import DISABLED_VARIABLE, PLUGINS_VARIABLE, Settings
 from .entries import Entry
@@ -149,14 +149,14 @@ def _unmatched(
 
 
 def catalog() -> Catalog:
-    """The catalog of this process: scanned once for each content of the environment variables.
+    """The catalog of this process: scanned once for each ``sys.path`` and content of the variables.
 
     Raises:
         ConfigError: an environment variable that cannot be understood.
     """
-    return _catalog_under(Settings.from_environ())
+    return _catalog_under(Settings.from_environ(), tuple(sys.path))
 
 
-@cache
-def _catalog_under(settings: Settings) -> Catalog:
-    return Catalog(settings=settings)
+@lru_cache(maxsize=8)  # a program that keeps changing sys.path must not collect catalogs
+def _catalog_under(settings: Settings, path: tuple[str, ...]) -> Catalog:
+    return Catalog(path, settings=settings)

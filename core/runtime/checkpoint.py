@@ -15,12 +15,15 @@ from .stopping import generation_eos_ids
 from .tokenizer import (
     Tokenizer,
     TransformersTokenizer,
+    has_tokenizer_files,
     load_tokenizer,
     require_tokenizer_files,
 )
 
 _HUB_FILES = ("*.json", "*.safetensors", "*.model", "*.jinja", "tokenizer*", "vocab*", "merges.txt")
 """What a hub download may bring; never pickles."""
+_NOT_FROM_HUB = ("consolidated*", "original/*")
+"""Copies of the weights in another layout, as large as the weights themselves."""
 
 
 def local_path(path: str | os.PathLike[str], offline: bool = False) -> Path:
@@ -52,14 +55,20 @@ def _from_hub(repo: str, offline: bool) -> Path:
 
     try:
         return Path(
-            snapshot_download(repo, allow_patterns=list(_HUB_FILES), local_files_only=offline)
+            snapshot_download(
+                repo,
+                allow_patterns=list(_HUB_FILES),
+                ignore_patterns=list(_NOT_FROM_HUB),
+                local_files_only=offline,
+            )
         )
     except Exception as error:
         # The hub client raises many kinds: no network, no such repository, no access.
         where = "among earlier downloads (offline)" if offline else "on this disk or on the hub"
+        cause = (str(error).splitlines() or ["no message"])[0]
         raise CheckpointFileError(
             repo,
-            f"was not found {where}: {type(error).__name__}: {str(error).splitlines()[0]}; "
+            f"was not found {where}: {type(error).__name__}: {cause}; "
             "check the spelling, or download it and give its directory",
         ) from error
 
@@ -103,6 +112,11 @@ class Checkpoint:
         """
         return self._tokenizer()
 
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether the checkpoint brings a tokenizer, sound or not."""
+        return self._has_tokenizer
+
     def close(self) -> None:
         """Let the weight files go."""
         self.source.close()
@@ -114,6 +128,7 @@ class Checkpoint:
         self.stop_ids = generation_eos_ids(folder)
         self.source: WeightSource = open_source(path)
         self._tokenizer: Callable[[], Tokenizer] = lambda: load_tokenizer(folder)
+        self._has_tokenizer = has_tokenizer_files(folder)
 
     def _open_gguf(self, path: Path) -> None:
         from ..weights.gguf import GGUFFile, GGUFSource
@@ -126,6 +141,7 @@ class Checkpoint:
             file.metadata, file.tensors, rope_divisors=source.rope_divisors, file=str(path)
         )
         self._tokenizer = lambda: _gguf_tokenizer(file)
+        self._has_tokenizer = "tokenizer.ggml.tokens" in file.metadata
         self.stop_ids = frozenset(_gguf_stop_ids(file))
 
 
@@ -140,13 +156,22 @@ def require_tokenizer(path: Path) -> None:
 
 
 def _gguf_file(path: Path) -> Path | None:
-    """The GGUF file a path means, or None: itself, or the only weights in a directory."""
-    if path.suffix == ".gguf":
+    """The GGUF file a path means, or None: itself, or the only weights in a directory.
+
+    Raises:
+        CheckpointFileError: a directory without a config that holds several.
+    """
+    if path.suffix.lower() == ".gguf":
         return path
     if not path.is_dir() or (path / "config.json").exists():
         return None
-    files = sorted(path.glob("*.gguf"))
-    return files[0] if len(files) == 1 else None
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() == ".gguf")
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files)
+        raise CheckpointFileError(
+            str(path), f"holds several checkpoints ({names}); give the path of one of them"
+        )
+    return files[0] if files else None
 
 
 def _gguf_tokenizer(file: Any) -> Tokenizer:

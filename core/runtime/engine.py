@@ -182,7 +182,7 @@ class ScoringPass:
             step.req_pool_indices.append(self._first_row + at)
             step.prefix_lens.append(start)
             step.extend_lens.append(len(part))
-            step.known_lens.append(len(ids))
+            step.known_lens += [len(ids)] * len(part)
             step.samples.append(start + len(part) == len(ids))
             step.input_ids += part
             step.new_slots += slots[start:stop]

@@ -14,6 +14,7 @@ import torch
 
 from ..parallel import CommunicatorFactory, Group, Topology, no_communicator
 from ..parallel.in_process import InProcessWorld
+from ..parallel.launch import init_from_torchrun, local_process_count, started_by_torchrun
 
 T = TypeVar("T")
 
@@ -41,10 +42,14 @@ class Executor(ABC):
         """Rank 0's numbers, on every process."""
         return list(numbers)
 
+    def least(self, number: int) -> int:
+        """The smallest of all processes' numbers, on every process."""
+        return number
+
     @property
-    def leads(self) -> bool:
-        """Whether this process holds rank 0, the one that speaks to people."""
-        return 0 in self.ranks
+    def ranks_in_memory(self) -> int:
+        """Ranks that share this process's memory, those of its neighbours on the host included."""
+        return len(self.ranks)
 
 
 class SingleExecutor(Executor):
@@ -99,8 +104,8 @@ class ProcessExecutor(Executor):
 
     def __init__(self, sizes: Topology, device: torch.device) -> None:
         from ..parallel.distributed import distributed_factory
-        from ..parallel.launch import init_from_torchrun
 
+        self._device = device
         self.topology = init_from_torchrun(sizes, device)
         self.ranks = (self.topology.rank,)
         self._factory = distributed_factory(self.topology)
@@ -122,11 +127,19 @@ class ProcessExecutor(Executor):
         agreed: list[int] = self._world.broadcast(mine, 0).tolist()
         return agreed
 
+    def least(self, number: int) -> int:
+        """The smallest of all processes' numbers (collective)."""
+        mine = torch.tensor([number], dtype=torch.int64)
+        return int(self._world.all_gather(mine, 0).min())
+
+    @property
+    def ranks_in_memory(self) -> int:
+        """Processes on this host; each holds one rank. A GPU is one process's own."""
+        return 1 if self._device.type == "cuda" else local_process_count()
+
 
 def make_executor(sizes: Topology, device: torch.device) -> Executor:
     """One rank, or torchrun's processes where it started this one, or a simulation of all."""
-    from ..parallel.launch import started_by_torchrun
-
     if sizes.world_size == 1:
         return SingleExecutor()
     return ProcessExecutor(sizes, device) if started_by_torchrun() else SimulatedExecutor(sizes)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from .engine import Engine
@@ -59,10 +60,31 @@ def generate_all(engine: Engine, requests: Sequence[Request]) -> list[GenerateRe
 def generate_stream(engine: Engine, requests: Sequence[Request]) -> Iterator[StreamChunk]:
     """Run requests and give their pieces as they come.
 
-    Requests are queued now, and refused now if they cannot be served. Closing the iterator early
-    aborts what is unfinished.
+    Requests are queued now, and refused now if they cannot be served.
     """
-    return _pieces(_Submitted(engine, requests))
+    return Stream(_Submitted(engine, requests))
+
+
+class Stream(Iterator[StreamChunk]):
+    """Pieces as they come. Closed, or let go of, it aborts what is unfinished, read or not.
+
+    Args:
+        submitted: the requests.
+    """
+
+    def __init__(self, submitted: _Submitted) -> None:
+        """Nothing is computed before the first piece is asked for."""
+        self._pieces = _pieces(submitted)
+        self._end = weakref.finalize(self, submitted.abort)
+
+    def __next__(self) -> StreamChunk:
+        """The next piece."""
+        return next(self._pieces)
+
+    def close(self) -> None:
+        """Abort what is unfinished."""
+        self._pieces.close()
+        self._end()
 
 
 def result_of(request: Request) -> GenerateResult:
@@ -100,7 +122,7 @@ class _Submitted:
                 self.engine.scheduler.abort(request)
 
 
-def _pieces(submitted: _Submitted) -> Iterator[StreamChunk]:
+def _pieces(submitted: _Submitted) -> Generator[StreamChunk, None, None]:
     taken = [0] * len(submitted.requests)
     told: set[int] = set()
     try:

@@ -11,12 +11,11 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from ..config import ModelConfig
+from ..config import ModelConfig, architectures_of
 from ..context import BuildContext
-from ..errors import BackendUnavailableError, InputError, QuantizationError, TopologyError
+from ..errors import InputError, RegistryError
 from ..models import CausalLM, name_map
 from ..parallel import Topology
-from ..parallel.launch import local_device, started_by_torchrun
 from ..quantization import QuantConfig, quant_config
 from ..registry import resolve
 from ..weights import (
@@ -28,9 +27,18 @@ from ..weights import (
 from .checkpoint import Checkpoint, local_path
 from .engine import Engine, EngineLimits
 from .executor import Executor, make_executor
-from .memory import check_fits, default_slots
+from .memory import check_fits, pool_size
 from .model import Model
-from .runner import PoolSize, Runner
+from .options import (
+    check_dtype,
+    check_methods,
+    check_room,
+    device_of,
+    dtype_for,
+    is_offline,
+    sizes_of,
+)
+from .runner import Runner
 
 LoadProgress = Callable[[int, int], None]
 """(bytes done, bytes to do) of the first local rank."""
@@ -81,30 +89,29 @@ def load(
     Raises:
         ArchzooError: anything that would make the model wrong, by name, before the first token.
     """
-    sizes = _sizes(topology, tp, pp, attn_dp, ep)
-    _refuse_unbuilt(sizes, quantization, compile)
-    place = _place(device)
-    checkpoint = Checkpoint(local_path(path, _offline(offline)))
+    sizes, name = sizes_of(topology, tp, pp, attn_dp, ep), backend or "torch"
+    check_methods(quantization, name, compile)
+    check_room(kv_slots, max_requests, prefill_chunk)
+    place, asked = device_of(device), check_dtype(dtype)
+    checkpoint = Checkpoint(local_path(path, is_offline(offline)))
     try:
-        model_class = resolve_model(checkpoint.raw)
+        model_class = resolve_model(checkpoint.raw, checkpoint.config_file)
         config = ModelConfig.from_dict(checkpoint.raw, model_class.adapter, checkpoint.config_file)
         quant = quant_config(config.quantization)
         config = with_stored_head(config, model_class, checkpoint)
         executor = make_executor(sizes, place)
-        number = _dtype(dtype, config, place)
-        check_fits(
-            checkpoint.source, number, place, len(executor.ranks) / executor.topology.world_size
-        )
+        number = dtype_for(asked, config, place)
+        check_fits(checkpoint.source, number, place, executor)
         modules = _build_all(model_class, config, executor, number, place, quant)
+        pool = pool_size(modules[0], executor, place, kv_slots, max_requests)
         reports = [
             module.load_weights(checkpoint.source, checkpoint.format, progress if at == 0 else None)
             for at, module in enumerate(modules)
         ]
     finally:
         checkpoint.close()
-    size = _pool_size(config, modules, number, place, kv_slots, max_requests)
-    runners = [Runner(module, size, backend or "torch", place) for module in modules]
-    limits = EngineLimits(size, max_requests, prefill_chunk)
+    runners = [Runner(module, pool, name, place) for module in modules]
+    limits = EngineLimits(pool, max_requests, prefill_chunk)
     engine = Engine(executor, runners, config, limits)
     return Model(config, checkpoint, engine, reports)
 
@@ -122,7 +129,9 @@ def build(config: ModelConfig | Mapping[str, Any], ctx: BuildContext) -> CausalL
         ShapeError: the topology does not fit the model.
     """
     if isinstance(config, ModelConfig):
-        return resolve_model({"architectures": list(config.architectures)})(config, ctx)
+        return resolve_model({"architectures": list(config.architectures)}, config.file)(
+            config, ctx
+        )
     model_class = resolve_model(config)
     return model_class(ModelConfig.from_dict(config, model_class.adapter), ctx)
 
@@ -147,15 +156,16 @@ def load_weights(module: nn.Module, source: str | os.PathLike[str] | Weights) ->
         opened.close()
 
 
-def resolve_model(raw: Mapping[str, Any]) -> type[CausalLM]:
+def resolve_model(raw: Mapping[str, Any], file: str = "") -> type[CausalLM]:
     """The class for a raw configuration's architectures.
 
     Raises:
-        RegistryError: none, or one that is no model of archzoo's.
+        ConfigError: ``architectures`` is no list of names.
+        RegistryError: none serves them, or one that is no model of archzoo's.
     """
-    found = resolve(tuple(raw.get("architectures") or ()))
+    found = resolve(architectures_of(raw, file))
     if not issubclass(found, CausalLM):
-        raise InputError(
+        raise RegistryError(
             f"{found.__module__}.{found.__qualname__} is no archzoo model; it must extend "
             "archzoo.models.CausalLM"
         )
@@ -209,80 +219,6 @@ def _build_all(
         ).eval()
         for rank in executor.ranks
     ]
-
-
-def _sizes(topology: Topology | None, tp: int, pp: int, attn_dp: int, ep: int) -> Topology:
-    if topology is None:
-        return Topology(tp=tp, pp=pp, attn_dp=attn_dp, ep=ep)
-    if (tp, pp, attn_dp, ep) != (1, 1, 1, 1):
-        raise TopologyError(
-            f"{topology} was given beside tp={tp}, pp={pp}, attn_dp={attn_dp}, ep={ep}; "
-            "give the topology or the sizes"
-        )
-    return topology
-
-
-def _refuse_unbuilt(
-    sizes: Topology, quantization: str | None, compile: Literal["auto"] | bool
-) -> None:
-    for name in ("pp", "attn_dp", "ep"):
-        value = getattr(sizes, name)
-        if value != 1:
-            raise TopologyError(
-                f"{name}={value}: only tensor parallelism is served in this version; use tp"
-            )
-    if quantization is not None:
-        raise QuantizationError(
-            f"quantization={quantization!r} is not served; plain weights only, leave it out"
-        )
-    if compile is True:
-        raise BackendUnavailableError(
-            "compile=True", "this version", "use compile='auto', which runs eagerly"
-        )
-
-
-def _offline(offline: bool | None) -> bool:
-    if offline is not None:
-        return offline
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
-
-
-def _place(device: torch.device | str | None) -> torch.device:
-    """The device asked for; on a host of several processes each takes its own GPU."""
-    place = torch.device(device or "cpu")
-    if place == torch.device("cuda") and started_by_torchrun():
-        return local_device("cuda")
-    return place
-
-
-def _dtype(
-    asked: torch.dtype | str | None, config: ModelConfig, device: torch.device
-) -> torch.dtype:
-    name = asked if asked is not None else config.dtype or "float32"
-    dtype = getattr(torch, name, None) if isinstance(name, str) else name
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise InputError(
-            f"dtype={asked!r} must be float32, bfloat16, float16 or float64, or the torch dtype"
-        )
-    if asked is None and dtype is torch.float16 and device.type == "cpu":
-        return torch.float32
-    return dtype
-
-
-def _pool_size(
-    config: ModelConfig,
-    modules: list[CausalLM],
-    dtype: torch.dtype,
-    device: torch.device,
-    kv_slots: int | None,
-    max_requests: int,
-) -> PoolSize:
-    slots = kv_slots
-    if slots is None:
-        specs = modules[0].attention_specs()
-        slots = default_slots(config, specs, dtype, device, len(modules))
-    rows = max_requests + Engine.SCORING_ROWS
-    return PoolSize(slots, rows, min(config.max_position_embeddings, slots))
 
 
 def _format_of(weights: object) -> str:

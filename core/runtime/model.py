@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypedDict, Unpack, cast, overload
 
@@ -16,14 +17,11 @@ from ..weights import WeightReport
 from .checkpoint import Checkpoint
 from .engine import Engine
 from .generation import GenerateResult, StreamChunk, generate_all, generate_stream
-from .request import Request, SamplingParams, check_prompt
+from .prompts import Prompt, checked_ids, is_batch, is_chat, is_list
+from .request import Request, SamplingParams, check_prompt, integer, number
 from .scoring import PromptLogprobs, prompt_logits, prompt_logprobs, prompt_vectors
 from .stopping import stop_ids_of
 from .tokenizer import Tokenizer
-
-Message = Mapping[str, Any]
-Prompt = str | Sequence[int] | Sequence[Message]
-"""A text, token ids, or chat messages (mappings with ``role`` and ``content``)."""
 
 
 class GenerateOptions(TypedDict, total=False):
@@ -79,7 +77,11 @@ class Model:
 
     @property
     def module(self) -> CausalLM:
-        """The architecture's module of the first local rank."""
+        """The architecture's module of the first local rank.
+
+        On a CPU its linears hold packed weights: ``weight`` keeps shape and dtype on ``meta``, so
+        state_dict and deepcopy are not for a loaded model.
+        """
         return self.engine.runners[0].module
 
     @property
@@ -113,9 +115,10 @@ class Model:
             InputError: an id outside the vocabulary, a prompt longer than the context.
             CapacityError: the KV pool has no room.
         """
-        if _is_batch(ids):
-            return prompt_logits(self.engine, [self._ids(one) for one in ids], chunk_size)
-        return prompt_logits(self.engine, [self._ids(ids)], chunk_size)[0]
+        chunk = _chunk(chunk_size)
+        if is_batch(ids):
+            return prompt_logits(self.engine, [self._ids(one) for one in ids], chunk)
+        return prompt_logits(self.engine, [self._ids(ids)], chunk)[0]
 
     def logprobs(
         self,
@@ -139,14 +142,14 @@ class Model:
             InputError: an empty prompt, a start outside it, a temperature that is not positive,
                 top_k outside the vocabulary.
         """
-        prompt = check_prompt(self._prompt(ids), self.config.vocab_size)
-        if not 0 <= start <= len(prompt):
-            raise InputError(f"start={start} must lie in 0…{len(prompt)}, the prompt's length")
-        if not 0 <= top_k <= self.config.vocab_size:
-            raise InputError(f"top_k={top_k} must lie in 0…{self.config.vocab_size}")
-        if not temperature > 0:
-            raise InputError(f"temperature={temperature} must be positive to give a distribution")
-        return prompt_logprobs(self.engine, prompt, start, top_k, temperature, chunk_size)
+        vocab = self.config.vocab_size
+        prompt = check_prompt(self.encode(ids), vocab)
+        first = integer("start", start, 0, len(prompt))
+        top = integer("top_k", top_k, 0, vocab)
+        heat = number("temperature", temperature, 0.0, math.inf)
+        if not heat:
+            raise InputError("temperature=0 gives no distribution; it must be positive")
+        return prompt_logprobs(self.engine, prompt, first, top, heat, _chunk(chunk_size))
 
     def embed(
         self,
@@ -170,14 +173,14 @@ class Model:
         Raises:
             InputError: an empty prompt, or dimensions outside 1…D.
         """
-        many = list(prompts) if _is_batch(prompts) or not prompts else [prompts]
         width = self.config.hidden_size
-        if dimensions is not None and not 1 <= dimensions <= width:
-            raise InputError(f"dimensions={dimensions} must lie in 1…{width}, the model's width")
+        cut = None if dimensions is None else integer("dimensions", dimensions, 1, width)
+        none_at_all = is_list(prompts) and not prompts
+        many = list(prompts) if none_at_all or is_batch(prompts) else [prompts]
         if not many:
-            return torch.empty(0, dimensions or width)
-        ids = [self._ids(self._prompt(cast(Prompt, one))) for one in many]
-        return prompt_vectors(self.engine, ids, dimensions, normalize, chunk_size)
+            return torch.empty(0, cut or width)
+        ids = [self._ids(self.encode(cast(Prompt, one))) for one in many]
+        return prompt_vectors(self.engine, ids, cut, normalize, _chunk(chunk_size))
 
     @overload
     def generate(
@@ -230,21 +233,33 @@ class Model:
             InputError: an empty prompt, an id outside the vocabulary, an option out of range.
             CapacityError: a request that could never fit the KV pool.
         """
-        many = list(prompt) if _is_batch(prompt) else [prompt]
+        many = list(prompt) if is_batch(prompt) else [prompt]
         params = SamplingParams(max_new_tokens, **cast(dict[str, Any], options))
         requests = [self._request(cast(Prompt, one), params) for one in many]
         if stream:
             return generate_stream(self.engine, requests)
         results = generate_all(self.engine, requests)
-        return results if _is_batch(prompt) else results[0]
+        return results if is_batch(prompt) else results[0]
+
+    def encode(self, prompt: Prompt) -> Sequence[int]:
+        """Token ids of any kind of prompt; ids come back as they are.
+
+        Raises:
+            InputError: a text or messages, and the checkpoint has no tokenizer for them.
+        """
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt)
+        if is_chat(prompt):
+            return self.tokenizer.apply_chat(prompt)
+        return cast(Sequence[int], prompt)
 
     def _request(self, prompt: Prompt, params: SamplingParams) -> Request:
         seed = self.engine.executor.agree([params.seeded().seed or 0])[0]
         return Request(
-            self._prompt(prompt),
+            self.encode(prompt),
             replace(params, seed=seed),
-            self.stop_ids(isinstance(prompt, str) or _is_chat(prompt)),
-            self._decoder(prompt, params),
+            self.stop_ids(isinstance(prompt, str) or is_chat(prompt)),
+            self.tokenizer if params.stop or self._checkpoint.has_tokenizer else None,
             self.config.vocab_size,
         )
 
@@ -253,41 +268,9 @@ class Model:
         own = stop_ids_of(self.config.eos_token_ids, self._checkpoint.stop_ids)
         return own | self.tokenizer.eos_token_ids if with_tokenizer else own
 
-    def _decoder(self, prompt: Prompt, params: SamplingParams) -> Tokenizer | None:
-        """The tokenizer, where text is wanted; ids alone do without one if there is none."""
-        if isinstance(prompt, str) or params.stop or _is_chat(prompt):
-            return self.tokenizer
-        try:
-            return self.tokenizer
-        except InputError:
-            return None
-
-    def _prompt(self, prompt: Prompt) -> Sequence[int]:
-        """Token ids of any kind of prompt."""
-        if isinstance(prompt, str):
-            return self.tokenizer.encode(prompt)
-        if _is_chat(prompt):
-            return self.tokenizer.apply_chat(cast(Sequence[Message], prompt))
-        return cast(Sequence[int], prompt)
-
-    def _ids(self, ids: object) -> list[int]:
-        """Checked ids; no ids are fine here."""
-        empty = not isinstance(ids, str) and len(cast(Sequence[int], ids)) == 0
-        return [] if empty else check_prompt(cast(Sequence[int], ids), self.config.vocab_size)
+    def _ids(self, ids: Any) -> list[int]:
+        return checked_ids(ids, self.config.vocab_size)
 
 
-def _is_chat(prompt: object) -> bool:
-    return (
-        isinstance(prompt, Sequence)
-        and not isinstance(prompt, str)
-        and bool(prompt)
-        and isinstance(prompt[0], Mapping)
-    )
-
-
-def _is_batch(prompt: object) -> bool:
-    """A list of prompts: its first member is itself a text or a sequence."""
-    if isinstance(prompt, str) or not isinstance(prompt, Sequence) or not prompt:
-        return False
-    first = prompt[0]
-    return isinstance(first, str | Sequence) or getattr(first, "ndim", 0) == 1
+def _chunk(size: int | None) -> int | None:
+    return None if size is None else integer("chunk_size", size, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Literal
@@ -48,18 +48,18 @@ class SamplingParams:
     def __post_init__(self) -> None:
         """Check ranges; single values become tuples."""
         if self.max_new_tokens is not None:
-            self._set("max_new_tokens", _integer("max_new_tokens", self.max_new_tokens, 1))
-        self._set("temperature", _number("temperature", self.temperature, 0.0, math.inf))
-        self._set("top_k", _integer("top_k", self.top_k, 0))
-        self._set("top_p", _number("top_p", self.top_p, 0.0, 1.0))
+            self._set("max_new_tokens", integer("max_new_tokens", self.max_new_tokens, 1))
+        self._set("temperature", number("temperature", self.temperature, 0.0, math.inf))
+        self._set("top_k", integer("top_k", self.top_k, 0))
+        self._set("top_p", number("top_p", self.top_p, 0.0, 1.0))
         if self.top_p == 0:
             raise InputError("top_p=0.0 keeps no token; give a mass in (0, 1], or top_k=1")
         if self.seed is not None:
-            self._set("seed", _integer("seed", self.seed, 0))
+            self._set("seed", integer("seed", self.seed, 0))
         self._set("stop", _stop_strings(self.stop))
-        ids: Any = self.stop_token_ids
+        ids: Any = () if self.stop_token_ids is None else self.stop_token_ids
         ids = ids if isinstance(ids, Iterable) else (ids,)
-        self._set("stop_token_ids", tuple(_integer("stop_token_ids", each, 0) for each in ids))
+        self._set("stop_token_ids", tuple(integer("stop_token_ids", each, 0) for each in ids))
 
     def seeded(self) -> SamplingParams:
         """These params with a seed: their own, or a fresh one. Ranks must share one."""
@@ -207,7 +207,7 @@ def check_prompt(ids: Iterable[int], vocab_size: int | None = None) -> list[int]
         ids = to_list()
     if not isinstance(ids, Iterable):
         raise InputError(f"a prompt is a sequence of token ids, not {ids!r}")
-    tokens = [_integer(f"prompt id {at}", value, 0) for at, value in enumerate(ids)]
+    tokens = [integer(f"prompt id {at}", value, 0) for at, value in enumerate(ids)]
     if not tokens:
         raise InputError("empty prompt: 0 tokens; give at least one, such as the model's bos id")
     if vocab_size is not None and max(tokens) >= vocab_size:
@@ -219,30 +219,40 @@ def check_prompt(ids: Iterable[int], vocab_size: int | None = None) -> list[int]
     return tokens
 
 
-def _integer(name: str, value: Any, least: int) -> int:
+def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """A whole number within its range.
+
+    Raises:
+        InputError: something else; names it, its value and the range.
+    """
     try:
-        number = None if isinstance(value, bool) else operator.index(value)
+        found = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
-        number = None
-    if number is None or number < least:
-        raise InputError(f"{name}={value!r} must be an integer >= {least}")
-    return number
+        found = None
+    if found is None or found < least or (most is not None and found > most):
+        span = f">= {least}" if most is None else f"in {least}…{most}"
+        raise InputError(f"{name}={value!r} must be an integer {span}")
+    return found
 
 
-def _number(name: str, value: Any, least: float, most: float) -> float:
+def number(name: str, value: Any, least: float, most: float) -> float:
+    """A finite number within its range.
+
+    Raises:
+        InputError: something else; names it, its value and the range.
+    """
     try:
-        number = math.nan if isinstance(value, bool | str) else float(value)
+        found = math.nan if isinstance(value, bool | str) else float(value)
     except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not least <= number <= most or math.isinf(number):
+        found = math.nan
+    if not least <= found <= most or math.isinf(found):
         span = f">= {least:g}" if math.isinf(most) else f"from {least:g} to {most:g}"
         raise InputError(f"{name}={value!r} must be a finite number {span}")
-    return number
+    return found
 
 
-def _stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
-    texts = (stop,) if isinstance(stop, str) else tuple(stop)
-    for text in texts:
-        if not isinstance(text, str) or not text:
-            raise InputError(f"stop={stop!r} must hold non-empty strings; leave it out for none")
-    return texts
+def _stop_strings(stop: Any) -> tuple[str, ...]:
+    texts = (stop,) if isinstance(stop, str) else () if stop is None else stop
+    if not isinstance(texts, Iterable) or not all(isinstance(t, str) and t for t in texts):
+        raise InputError(f"stop={stop!r} must hold non-empty strings; leave it out for none")
+    return tuple(texts)

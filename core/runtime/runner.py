@@ -91,6 +91,7 @@ class Runner:
         self.pool = KVPool(layout, size.slots, size.requests, size.context, device)
         self.backend = make_backend(backend, self.pool)
         module.bind(self.backend)
+        self._reads_known_lens = module.model.needs_known_lens
 
     def forward(self, step: Step, wanted: Wanted) -> LogitsProcessorOutput:
         """Run one step; rows are laid out as the step says."""
@@ -112,7 +113,6 @@ class Runner:
             step.prefix_lens,
             step.extend_lens,
             self.device,
-            known_lens=step.known_lens,
         )
         table_rows = requests.req_pool_indices
         if step.mode is not ForwardMode.DECODE:
@@ -122,7 +122,7 @@ class Runner:
         return ForwardBatch(
             self.backend,
             step.mode,
-            TokenRows(rows, rows, slots),
+            TokenRows(rows, rows, slots, self._known_lens(step)),
             requests,
             self._outputs(step, wanted),
         )
@@ -144,6 +144,9 @@ class Runner:
             ),
             wanted.pooling,
         )
+
+    def _known_lens(self, step: Step) -> Tensor | None:
+        return self._tensor(step.known_lens) if self._reads_known_lens else None
 
     def _tensor(self, numbers: Sequence[int]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.int64, device=self.device)

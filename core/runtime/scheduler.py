@@ -40,7 +40,8 @@ class Step:
         req_pool_indices: row of the slot table, for each request.
         prefix_lens: tokens in the cache before this forward, for each request.
         extend_lens: tokens of this forward, for each request.
-        known_lens: tokens of the whole sequence so far, later chunks included.
+        known_lens: for each row, tokens known of its sequence when the row was first computed: the
+            whole prompt for its rows, then one more each. Equal when a row is computed again.
         samples: whether the last row gives a new token, for each request.
         input_ids: tokens, for each row.
         new_slots: slot each row's keys and values go to, for each row.
@@ -286,7 +287,8 @@ class Scheduler:
         step.req_pool_indices.append(request.req_pool_index)
         step.prefix_lens.append(start)
         step.extend_lens.append(count)
-        step.known_lens.append(len(request.tokens))
+        prompt = request.num_prompt
+        step.known_lens += [max(prompt, at + 1) for at in range(start, stop)]
         step.samples.append(stop == len(tokens))
         step.input_ids += tokens[start:stop]
         step.new_slots += request.slots[start:stop]

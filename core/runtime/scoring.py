@@ -35,10 +35,10 @@ class PromptLogprobs:
 
 def prompt_logits(engine: Engine, prompts: Prompts, chunk_size: int | None) -> list[Tensor]:
     """(T, V) logits of each prompt; (0, V) for an empty one."""
-    dtype = next(iter(engine.runners)).module.dtype
+    dtype = engine.runners[0].module.dtype
     wide = torch.float64 if dtype is torch.float64 else torch.float32
     pieces: list[list[Tensor]] = [[] for _ in prompts]
-    for group in _groups(prompts, Engine.SCORING_ROWS):
+    for group in _groups(prompts, engine):
         texts = [prompts[at] for at in group]
         with engine.scoring([len(ids) for ids in texts]) as scoring:
             for start, stop in _chunks(texts, chunk_size):
@@ -48,7 +48,8 @@ def prompt_logits(engine: Engine, prompts: Prompts, chunk_size: int | None) -> l
                 for at, part in zip(group, parts, strict=True):
                     pieces[at].append(part)
     empty = torch.empty(0, engine.config.vocab_size, dtype=wide)
-    return [torch.cat(part) if len(part) > 1 else (part or [empty])[0] for part in pieces]
+    # Copies: what a forward returns is a view, and an inference tensor.
+    return [torch.cat(parts or [empty]) for parts in pieces]
 
 
 def prompt_logprobs(
@@ -97,7 +98,7 @@ def prompt_vectors(
         if not ids:
             raise InputError(f"prompt {at} is empty: 0 tokens have no vector; leave it out")
     rows: dict[int, Tensor] = {}
-    for group in _groups(prompts, Engine.SCORING_ROWS):
+    for group in _groups(prompts, engine):
         texts = [prompts[at] for at in group]
         with engine.scoring([len(ids) for ids in texts]) as scoring:
             for start, stop in _chunks(texts, chunk_size):
@@ -129,14 +130,15 @@ def _joined(
     return result
 
 
-def _groups(prompts: Prompts, most: int) -> Iterator[list[int]]:
-    """Non-empty prompts that go through together: at most ``most``, within BATCH_TOKENS rows."""
+def _groups(prompts: Prompts, engine: Engine) -> Iterator[list[int]]:
+    """Non-empty prompts that go through together: within table rows, BATCH_TOKENS and free slots."""
+    room = min(BATCH_TOKENS, engine.free_slots)
     group: list[int] = []
     rows = 0
     for at, ids in enumerate(prompts):
         if not ids:
             continue
-        if group and (len(group) == most or rows + len(ids) > BATCH_TOKENS):
+        if group and (len(group) == Engine.SCORING_ROWS or rows + len(ids) > room):
             yield group
             group, rows = [], 0
         group.append(at)
@@ -146,13 +148,7 @@ def _groups(prompts: Prompts, most: int) -> Iterator[list[int]]:
 
 
 def _chunks(prompts: Prompts, chunk_size: int | None) -> Iterator[tuple[int, int]]:
-    """(start, stop) positions of each forward.
-
-    Raises:
-        InputError: a chunk size below 1.
-    """
-    if chunk_size is not None and (isinstance(chunk_size, bool) or chunk_size < 1):
-        raise InputError(f"chunk_size={chunk_size!r} must be at least 1, or None for no chunks")
+    """(start, stop) positions of each forward."""
     longest = max((len(ids) for ids in prompts), default=0)
     size = chunk_size or max(longest, 1)
     return ((start, start + size) for start in range(0, longest, size))

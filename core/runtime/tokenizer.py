@@ -3,7 +3,7 @@
 ``transformers`` chooses the tokenizer: it knows which class a model type needs although the files
 say otherwise, and which published files need a repair. A second reading of tokenizer.json here
 would be faster to start and wrong for some checkpoints without a sign. The import (a second) is
-made when the first tokenizer is loaded, so that token ids alone never wait for it.
+made when the first tokenizer is loaded, so that scoring token ids never waits for it.
 """
 
 from __future__ import annotations
@@ -190,13 +190,18 @@ def load_tokenizer(path: Path) -> TransformersTokenizer:
     return TransformersTokenizer(inner)
 
 
+def has_tokenizer_files(path: Path) -> bool:
+    """Whether a directory has a tokenizer; reads nothing."""
+    return any((path / name).is_file() for name in TOKENIZER_FILES)
+
+
 def require_tokenizer_files(path: Path) -> None:
     """Refuse a directory without a tokenizer; reads nothing.
 
     Raises:
         InputError: there is none.
     """
-    if not any((path / name).is_file() for name in TOKENIZER_FILES):
+    if not has_tokenizer_files(path):
         raise InputError(
             f"{path}: no tokenizer beside the checkpoint; pass token ids or add tokenizer.json"
         )

@@ -1,8 +1,8 @@
 """Which files of a directory are the checkpoint. Names and the index only; no tensor is read.
 
-Order of preference: ``model.safetensors.index.json``, ``model.safetensors``, another single
-index, another single safetensors file, a complete set of ``NAME-00001-of-0000N`` shards, a single
-GGUF file. Pickles are never read.
+Order of preference: ``model.safetensors``, ``model.safetensors.index.json`` (as transformers),
+another single index, another single safetensors file, a complete set of ``NAME-00001-of-0000N``
+shards, a single GGUF file. Suffixes may be in upper case. Pickles are never read.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any
 from ..errors import CheckpointFileError
 
 INDEX_SUFFIX = ".safetensors.index.json"
+TENSORS_SUFFIX = ".safetensors"
+GGUF_SUFFIX = ".gguf"
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors")
 
@@ -48,13 +50,18 @@ def checkpoint_files(directory: Path) -> CheckpointFiles:
     main = _main_file(directory, names)
     if main is None:
         chosen = _shards_without_index(directory, names)
-    elif main.endswith(INDEX_SUFFIX):
+    elif has_suffix(main, INDEX_SUFFIX):
         chosen = read_index(directory / main)
     else:
         chosen = CheckpointFiles((directory / main,))
     return CheckpointFiles(
         chosen.files, chosen.index, chosen.notes + _left_aside(directory, names, chosen, main)
     )
+
+
+def has_suffix(name: str, *suffixes: str) -> bool:
+    """Whether a file name ends in one of the suffixes, in upper or lower case."""
+    return name.lower().endswith(suffixes)
 
 
 def refuse_pickle(path: Path) -> CheckpointFileError:
@@ -70,13 +77,13 @@ def refuse_pickle(path: Path) -> CheckpointFileError:
 
 def _main_file(directory: Path, names: list[str]) -> str | None:
     """The index or the single file to read; None when shards must do without an index."""
-    for name in ("model" + INDEX_SUFFIX, "model.safetensors"):
+    for name in ("model" + TENSORS_SUFFIX, "model" + INDEX_SUFFIX):
         if name in names:
             return name
-    indexes = [name for name in names if name.endswith(INDEX_SUFFIX)]
-    tensors = [name for name in names if name.endswith(".safetensors")]
+    indexes = [name for name in names if has_suffix(name, INDEX_SUFFIX)]
+    tensors = [name for name in names if has_suffix(name, TENSORS_SUFFIX)]
     plain = [name for name in tensors if not name.startswith("consolidated")]
-    ggufs = [name for name in names if name.endswith(".gguf")]
+    ggufs = [name for name in names if has_suffix(name, GGUF_SUFFIX)]
     for group in (indexes, plain or tensors, [] if tensors else ggufs):
         if len(group) == 1:
             return group[0]
@@ -93,7 +100,7 @@ def _nothing_to_read(
             str(directory),
             f"holds several checkpoints ({', '.join(candidates)}); give the path of one of them",
         )
-    pickles = [name for name in names if name.endswith(PICKLE_SUFFIXES)]
+    pickles = [name for name in names if has_suffix(name, *PICKLE_SUFFIXES)]
     if pickles:
         return refuse_pickle(directory / pickles[0])
     return CheckpointFileError(
@@ -105,7 +112,7 @@ def _nothing_to_read(
 
 def _shards_without_index(directory: Path, names: list[str]) -> CheckpointFiles:
     """All shards of one complete numbered set."""
-    tensors = [name for name in names if name.endswith(".safetensors")]
+    tensors = [name for name in names if has_suffix(name, TENSORS_SUFFIX)]
     plain = [name for name in tensors if not name.startswith("consolidated")] or tensors
     shards = [_SHARD.fullmatch(name) for name in plain]
     families = {
@@ -169,25 +176,39 @@ def _inside(index: Path, entry: str) -> Path:
     A link may lead into the ``blobs`` of the same Hugging Face cache entry, nowhere else.
     """
     home = Path(os.path.realpath(index.parent))
-    if _is_relative_name(entry):
-        real = Path(os.path.realpath(home / entry))
-        in_cache = home.parent.name == "snapshots"
-        if real.is_relative_to(home):
-            return home / entry
-        if in_cache and real.is_relative_to(home.parent.parent / "blobs"):
-            return home / entry
-    raise CheckpointFileError(
-        str(index),
-        f"names {entry!r}, which is no safetensors file inside {home}; refused: an index may only "
-        "name files of its own checkpoint",
-    )
+    if not _is_relative_name(entry):
+        raise CheckpointFileError(
+            str(index),
+            f"names {entry!r}, which is no safetensors file inside {home}; refused: an index may "
+            "only name files of its own checkpoint",
+        )
+    path = home / entry
+    _refuse_links_out(home, path, index.name)
+    return path
+
+
+def _refuse_links_out(home: Path, path: Path, index: str) -> None:
+    """Refuse a path below ``home`` on which a link leads out of the checkpoint."""
+    allowed = (home, home.parent.parent / "blobs") if home.parent.name == "snapshots" else (home,)
+    real = Path(os.path.realpath(path))
+    if any(real.is_relative_to(place) for place in allowed):
+        return
+    for link in (*reversed(path.parents), path):
+        target = os.path.realpath(link)
+        if link.is_relative_to(home) and not Path(target).is_relative_to(home):
+            raise CheckpointFileError(
+                str(link),
+                f"is a link to {target}, outside the checkpoint whose {index} names it; refused: "
+                "put a copy of the file in place of the link, or give the directory that really "
+                f"holds the checkpoint, such as {real.parent}",
+            )
 
 
 def _is_relative_name(entry: str) -> bool:
     """A printable safetensors name, relative on every system, that never goes up."""
     windows = PureWindowsPath(entry)
     rooted = PurePosixPath(entry).is_absolute() or windows.drive or windows.root
-    plain = entry.isprintable() and entry.endswith(".safetensors")
+    plain = entry.isprintable() and has_suffix(entry, TENSORS_SUFFIX)
     return plain and not rooted and ".." not in windows.parts
 
 
@@ -207,8 +228,8 @@ def _left_aside(
     used = {path.name for path in chosen.files}
     rest = [name for name in names if name not in used and name != main]
     what = main or f"{len(chosen.files)} numbered shards"
-    tensors = [n for n in rest if n.endswith((".safetensors", ".gguf", INDEX_SUFFIX))]
-    pickles = [n for n in rest if n.endswith(PICKLE_SUFFIXES)]
+    tensors = [n for n in rest if has_suffix(n, TENSORS_SUFFIX, GGUF_SUFFIX, INDEX_SUFFIX)]
+    pickles = [n for n in rest if has_suffix(n, *PICKLE_SUFFIXES)]
     notes: list[str] = []
     if tensors:
         notes.append(f"not read beside {what}: {', '.join(tensors)}")

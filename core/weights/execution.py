@@ -60,6 +60,7 @@ class Execution:
             WeightError: a parameter is on ``meta``, or the source gives another slice than asked.
         """
         placements = self._plan.placements
+        self._restore()
         self._refuse_meta()
         total = sum(placement.nbytes for placement in placements)
         if progress is not None:
@@ -122,6 +123,16 @@ class Execution:
             method: Any = module.quant_method
             method.process_weights_after_loading(module)
             self._table.refresh(module)
+
+    def _restore(self) -> None:
+        """Give modules that were loaded before their plain weights back."""
+        for module in self._model.modules():
+            restore = getattr(
+                getattr(module, "quant_method", None), "restore_weights_before_loading", None
+            )
+            if restore is not None:
+                restore(module)
+                self._table.refresh(module)
 
     def _refuse_meta(self) -> None:
         for name, parameter in self._table.parameters.items():

@@ -7,10 +7,13 @@ from pathlib import Path
 
 from ..errors import CheckpointFileError
 from .directory import (
+    GGUF_SUFFIX,
     INDEX_SUFFIX,
     PICKLE_SUFFIXES,
+    TENSORS_SUFFIX,
     CheckpointFiles,
     checkpoint_files,
+    has_suffix,
     read_index,
     refuse_pickle,
 )
@@ -32,7 +35,7 @@ def open_source(path: str | os.PathLike[str]) -> WeightSource:
     if not path.is_dir():
         return _open_file(path)
     files = checkpoint_files(path)
-    if files.files[0].suffix == ".gguf":
+    if has_suffix(files.files[0].name, GGUF_SUFFIX):
         return _open_file(files.files[0])
     return SafetensorsSource(files)
 
@@ -40,15 +43,15 @@ def open_source(path: str | os.PathLike[str]) -> WeightSource:
 def _open_file(path: Path) -> WeightSource:
     if not path.exists():
         raise CheckpointFileError(str(path), "does not exist; give a file or a directory")
-    if path.name.endswith(INDEX_SUFFIX):
+    if has_suffix(path.name, INDEX_SUFFIX):
         return SafetensorsSource(read_index(path))
-    if path.suffix == ".safetensors":
+    if has_suffix(path.name, TENSORS_SUFFIX):
         return SafetensorsSource(CheckpointFiles((path,)))
-    if path.suffix == ".gguf":
+    if has_suffix(path.name, GGUF_SUFFIX):
         from .gguf import GGUFSource
 
         return GGUFSource(path)
-    if path.suffix in PICKLE_SUFFIXES:
+    if has_suffix(path.name, *PICKLE_SUFFIXES):
         raise refuse_pickle(path)
     raise CheckpointFileError(
         str(path), "is neither a .safetensors nor a .gguf file; give one of those or a directory"

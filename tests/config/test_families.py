@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 from transformers.models.llama.configuration_llama import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.mistral.configuration_mistral import MistralConfig
+from transformers.models.phi3.configuration_phi3 import Phi3Config
+from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 from transformers.models.qwen2.configuration_qwen2 import Qwen2Config
 
 from archzoo.config import (
@@ -43,6 +46,7 @@ QWEN2 = LLAMA_LIKE.extend(
         "eos_token_ids": None,
     },
 )
+PHI3 = LLAMA_LIKE.extend("phi3", partial_rotary=True)
 FIELD_OF_CLASS = {"eos_token_ids": "eos_token_id", "rope_theta": "default_theta"}
 NOT_IN_CLASS = {"o_proj_bias", "attention_bias", "mlp_bias"}
 
@@ -94,7 +98,7 @@ LONG = {"short_factor": [1.5] * 8, "long_factor": [3.0] * 8}
         {"rope_scaling": {"rope_type": "llama3", **LLAMA3}},
         {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
         {"rope_scaling": {"rope_type": "longrope", **LONG}, "partial_rotary_factor": 1.0},
-        {"partial_rotary_factor": 0.5},
+        {"partial_rotary_factor": 1.0},
     ],
 )
 def test_rope_parameters_equal_transformers(llama: Any, over: dict[str, Any]) -> None:
@@ -112,6 +116,25 @@ def test_rope_parameters_equal_transformers(llama: Any, over: dict[str, Any]) ->
     for key, value in parameters.items():
         ours = getattr(rope, key)
         assert (list(ours) if isinstance(ours, tuple) else ours) == value, key
+
+
+@pytest.mark.parametrize("family", [LLAMA_LIKE, MISTRAL])
+def test_a_factor_that_transformers_does_not_obey_is_refused(
+    llama: Any, family: ConfigAdapter
+) -> None:
+    raw = llama(partial_rotary_factor=0.5)
+    reference = LlamaRotaryEmbedding(LlamaConfig(**raw))
+    assert reference.inv_freq.numel() == 8, "transformers rotates all 16 features"
+    with pytest.raises(ConfigError, match=f"the {family.name} family rotates all"):
+        ModelConfig.from_dict(raw, family)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5, 0.25])
+def test_phi3_equals_transformers(llama: Any, factor: float) -> None:
+    raw = llama(partial_rotary_factor=factor, pad_token_id=0)
+    reference = Phi3RotaryEmbedding(Phi3Config(**raw))
+    rope = ModelConfig.from_dict(raw, PHI3).rope
+    assert rope is not None and rope.rotary_dim == 2 * reference.inv_freq.numel()
 
 
 @pytest.mark.parametrize(
@@ -166,6 +189,8 @@ def test_extra_fields_are_checked_and_kept(llama: Any) -> None:
 
 
 def test_extending_keeps_what_is_not_changed() -> None:
+    glm = LLAMA_LIKE.extend("glm", partial_rotary=True)
+    assert glm.extend("glm4").partial_rotary and not LLAMA_LIKE.partial_rotary
     child = LLAMA_LIKE.extend("child", defaults={"hidden_act": "gelu"}, rotary=False)
     assert child.defaults["rms_norm_eps"] == LLAMA_LIKE.defaults["rms_norm_eps"]
     assert (child.name, child.defaults["hidden_act"], child.rotary) == ("child", "gelu", False)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from archzoo.config import ModelConfig, config_from_gguf
+from archzoo.config import LLAMA_LIKE, ModelConfig, config_from_gguf
 from archzoo.config.gguf import ROPE_DIVISORS, _fraction, shortest_float32
 from archzoo.errors import ConfigError
 
@@ -103,7 +103,8 @@ def test_kv_heads_and_lists_by_layer() -> None:
 
 
 def test_head_width() -> None:
-    assert config_of(attention__key_length=128, attention__value_length=128).head_dim == 128
+    wide = {"attention__key_length": 128, "attention__value_length": 128}
+    assert config_of(**wide, rope__dimension_count=128).head_dim == 128
     refused(
         "differs from the key length 128", attention__key_length=128, attention__value_length=64
     )
@@ -134,9 +135,15 @@ def test_partial_rotary_width_survives_the_fraction() -> None:
     for head_dim in range(2, 130):
         for width in range(1, head_dim + 1):
             assert int(head_dim * _fraction(width, head_dim)) == width
-    rope = config_of(rope__dimension_count=32).rope
+    glm = LLAMA_LIKE.extend("glm", partial_rotary=True)
+    rope = ModelConfig.from_dict(raw_of(rope__dimension_count=32), glm).rope
     assert rope is not None and rope.rotary_dim == 32
     refused("rope.dimension_count", rope__dimension_count=65)
+
+
+def test_a_partial_width_is_refused_where_the_family_has_none() -> None:
+    refused("0.5 rotates 32 of head_dim=64", rope__dimension_count=32)
+    assert "partial_rotary_factor" not in raw_of(rope__dimension_count=64)
 
 
 def test_scaling() -> None:

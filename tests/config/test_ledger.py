@@ -78,6 +78,7 @@ def test_an_adapter_reads_or_ignores_such_fields_by_name(llama: Any) -> None:
         "neo",
         names={"partial_rotary_factor": ("rotary_pct",), "rope_theta": ("rotary_emb_base",)},
         ignored={"rope_legacy": "never used"},
+        partial_rotary=True,
     )
     raw = llama(absent=("rope_theta",), rotary_pct=0.5, rotary_emb_base=777, rope_legacy=True)
     config = read(raw, adapter)

@@ -110,16 +110,47 @@ def test_a_block_must_be_an_object(llama: Any, block: Any) -> None:
     refused(llama(rope_scaling=block), "rope_scaling: ", "is not an object")
 
 
+GLM = LLAMA_LIKE.extend("glm", partial_rotary=True)
+
+
 def test_partial_rotary(llama: Any) -> None:
-    assert rope_of(llama(partial_rotary_factor=0.5)).rotary_dim == 8
+    assert rope_of(llama(partial_rotary_factor=0.5), GLM).rotary_dim == 8
     inside = {"rope_type": "default", "partial_rotary_factor": 0.25}
-    assert rope_of(llama(partial_rotary_factor=0.5, rope_parameters=inside)).rotary_dim == 4
-    assert rope_of(llama(partial_rotary_factor=0.4)).rotary_dim == 6
+    raw = llama(partial_rotary_factor=0.5, rope_parameters=inside)
+    assert rope_of(raw, GLM).rotary_dim == 4
+    assert rope_of(llama(partial_rotary_factor=0.4), GLM).rotary_dim == 6
 
 
 @pytest.mark.parametrize("factor", [0.45, 0.1, 0.0, -0.5, 1.5, "0.5", True, float("nan")])
 def test_partial_rotary_out_of_range(llama: Any, factor: Any) -> None:
+    refused(llama(partial_rotary_factor=factor), "partial_rotary_factor", adapter=GLM)
     refused(llama(partial_rotary_factor=factor), "partial_rotary_factor")
+
+
+@pytest.mark.parametrize("kind", ["default", "linear"])
+@pytest.mark.parametrize("factor", [0.5, 0.25, 0.999, 1.01])
+def test_a_family_that_rotates_everything_refuses_a_factor(
+    llama: Any, factor: float, kind: str
+) -> None:
+    block = {"rope_type": kind} | ({"factor": 2.0} if kind == "linear" else {})
+    inside = {**block, "partial_rotary_factor": factor}
+    assert rope_of(llama(rope_parameters=block, partial_rotary_factor=1)).rotary_dim == 16
+    assert rope_of(llama(rope_parameters={**inside, "partial_rotary_factor": 1.0})).rotary_dim == 16
+    for raw, field in (
+        (llama(rope_parameters=block, partial_rotary_factor=factor), "partial_rotary_factor: "),
+        (llama(rope_parameters=inside), "rope_parameters.partial_rotary_factor: "),
+        (llama(rope_scaling=inside), "rope_scaling.partial_rotary_factor: "),
+    ):
+        refused(raw, f"c.json: {field}{factor:g}", "head_dim=16")
+
+
+def test_the_refusal_of_a_factor_names_family_and_fix(llama: Any) -> None:
+    says = ("0.5 rotates 8 of head_dim=16", "llama family rotates all", "remove it")
+    refused(llama(partial_rotary_factor=0.5), *says, "partial_rotary=True")
+    by_name = LLAMA_LIKE.extend("neo", names={"partial_rotary_factor": ("rotary_pct",)})
+    refused(llama(rotary_pct=0.5), "rotary_pct: 0.5", "neo family", adapter=by_name)
+    default = LLAMA_LIKE.extend("half", defaults={"partial_rotary_factor": 0.5})
+    refused(llama(), "0.5 rotates 8", "half family", adapter=default)
 
 
 def test_odd_head_dim_cannot_be_rotated(llama: Any) -> None:

@@ -180,20 +180,28 @@ def test_qkv_splits_by_head_and_copies_kv_heads(tp: int, kv: int, v_head: int) -
 
 
 def test_kv_heads_may_be_split_over_another_group() -> None:
-    """Queries over tp 4, KV heads over attn_tp 2."""
+    """Queries over tp 4, KV heads over the 2 ranks of attn_dp: rank // 2 says which."""
     weights = {"q": draw(8 * 2, 6), "k": draw(2 * 2, 6), "v": draw(2 * 2, 6)}
     x = draw(1, 6)
 
     def run(ctx: BuildContext) -> torch.Tensor:
         layer = QKVParallelLinear(
-            6, 2, 8, 2, False, parallel_group="tp", kv_parallel_group="attn_tp", ctx=ctx, prefix="a"
+            6, 2, 8, 2, False, parallel_group="tp", kv_parallel_group="attn_dp", ctx=ctx, prefix="a"
         )
         assert layer.local_sizes == (4, 2, 2)
         return load(layer, weights, {})(x)[0]
 
     for rank, out in enumerate(on_ranks(Topology(tp=4, attn_dp=2), run, torch.float64)):
         close(out[:, :4], F.linear(x, weights["q"])[:, rank * 4 : rank * 4 + 4])
-        close(out[:, 4:6], F.linear(x, weights["k"])[:, rank % 2 * 2 : rank % 2 * 2 + 2])
+        own = slice(rank // 2 * 2, rank // 2 * 2 + 2)
+        close(out[:, 4:6], F.linear(x, weights["k"])[:, own])
+        close(out[:, 6:], F.linear(x, weights["v"])[:, own])
+
+
+def test_kv_heads_of_other_ranks_queries_are_refused() -> None:
+    ctx = contexts(Topology(tp=4, attn_dp=2))[1][1]
+    with pytest.raises(ShapeError, match=r"a: rank 1 of tp=4 .* rank 1 of attn_tp=2"):
+        QKVParallelLinear(6, 2, 8, 2, kv_parallel_group="attn_tp", ctx=ctx, prefix="a")
 
 
 def test_messages_name_sizes_group_and_place() -> None:

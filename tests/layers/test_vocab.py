@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from archzoo.context import BuildContext
-from archzoo.errors import ShapeError
+from archzoo.errors import InputError, ShapeError
 from archzoo.layers.vocab import ParallelLMHead, VocabParallelEmbedding
 from archzoo.parallel import Topology
 from ranks import fill, finish, on_ranks
@@ -77,3 +77,17 @@ def test_a_head_cannot_be_tied_across_layouts() -> None:
             )
 
     on_ranks(Topology(tp=4, attn_dp=2), run)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("bad", [-1, 70, 127, 5000])
+def test_ids_outside_the_vocabulary_are_refused(tp: int, bad: int) -> None:
+    """Padding rows are no vocabulary, and another rank's rows are not everybody's zeros."""
+
+    def run(ctx: BuildContext) -> None:
+        layer = VocabParallelEmbedding(70, 6, ctx=ctx, prefix="model.embed_tokens")
+        fill(layer.weight, {None: table(70)})
+        with pytest.raises(InputError, match=rf"embed_tokens.*{bad}.*0…69"):
+            layer(torch.tensor([3, bad]))
+
+    on_ranks(Topology(tp=tp), run)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from archzoo.errors import ShapeError
-from archzoo.parallel import HeadLayout, divide, shape_only
+from archzoo.parallel import Group, HeadLayout, divide, shape_only
 
 
 def layouts_of(heads: int, kv: int, size: int) -> list[HeadLayout]:
@@ -96,9 +98,55 @@ def test_heads_are_a_multiple_of_kv_heads(heads: int, kv: int) -> None:
 
 
 def test_kv_heads_may_use_a_group_of_their_own() -> None:
-    layout = HeadLayout.of(8, 4, shape_only(4, 3), shape_only(2, 1, "kv"))
+    layout = HeadLayout.of(8, 2, shape_only(4, 3), shape_only(2, 1, "kv"))
     assert (layout.num_heads, layout.first_head) == (2, 6)
-    assert (layout.num_kv_heads, layout.first_kv_head, layout.num_kv_head_replicas) == (2, 2, 1)
+    assert (layout.num_kv_heads, layout.first_kv_head, layout.num_kv_head_replicas) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv", "group", "kv_group"),
+    [
+        (8, 4, shape_only(1), shape_only(2, 1, "kv")),
+        (8, 4, shape_only(2, 1), shape_only(1)),
+        (8, 4, shape_only(2, 0), shape_only(2, 1, "kv")),
+        (8, 4, shape_only(4, 3), shape_only(2, 1, "kv")),
+        (8, 2, shape_only(4, 1), shape_only(2, 1, "attn_tp")),
+    ],
+)
+def test_kv_heads_of_other_query_heads_are_refused(
+    heads: int, kv: int, group: Group, kv_group: Group
+) -> None:
+    with pytest.raises(ShapeError, match="which need KV heads"):
+        HeadLayout.of(heads, kv, group, kv_group)
+
+
+def test_two_groups_are_taken_exactly_when_every_query_head_finds_its_kv_head() -> None:
+    for heads, kv, size, kv_size in product((4, 8), (1, 2, 4), (1, 2, 4), (1, 2, 4, 8)):
+        for rank, kv_rank in product(range(size), range(kv_size)):
+            own = {h * kv // heads for h in range(heads) if h * size // heads == rank}
+            held = {k for k in range(kv) if k in range_of(kv, kv_size, kv_rank)}
+            groups = shape_only(size, rank), shape_only(kv_size, kv_rank, "kv")
+            if own == held:
+                HeadLayout.of(heads, kv, *groups)
+            else:
+                with pytest.raises(ShapeError, match="which need KV heads"):
+                    HeadLayout.of(heads, kv, *groups)
+
+
+def range_of(kv: int, size: int, rank: int) -> range:
+    """KV heads of a rank, written down another way: its share of the heads, rounded outwards."""
+    return range(rank * kv // size, -(-(rank + 1) * kv // size))
+
+
+def test_the_refusal_names_both_sets_and_both_groups() -> None:
+    groups = shape_only(2, 1), shape_only(1, 0, "none")
+    with pytest.raises(ShapeError) as caught:
+        HeadLayout.of(8, 4, *groups, where="layers.0.self_attn")
+    assert str(caught.value).startswith(
+        "layers.0.self_attn: rank 1 of tp=2 holds query heads 4 to 7, which need KV heads [2, 3], "
+        "but rank 0 of none=1 holds KV heads [0, 1, 2, 3] (8 query heads, 4 KV heads); split KV "
+        "heads over tp too"
+    )
 
 
 def test_divide() -> None:

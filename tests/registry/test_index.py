@@ -123,6 +123,18 @@ def test_one_catalog_for_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("fresh")
+def test_a_changed_search_path_is_looked_at(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.install("zq-late", {"ZqLate": "zq_late:A"})
+    before = registry.catalog()
+    assert "ZqLate" not in before.architectures()
+    monkeypatch.syspath_prepend(str(site.folder))
+    assert "ZqLate" in registry.catalog().architectures()
+    assert registry.catalog() is registry.catalog()
+    sys.path.remove(str(site.folder))
+    assert registry.catalog() is before
+
+
+@pytest.mark.usefixtures("fresh")
 def test_bad_setting_is_an_error_not_a_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARCHZOO_STRICT", "maybe")
     with pytest.raises(ConfigError, match="ARCHZOO_STRICT"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import random
@@ -9,6 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -17,6 +19,7 @@ from archzoo.errors import (
     BackendUnavailableError,
     CapacityError,
     CheckpointFileError,
+    ConfigError,
     CoverageError,
     InputError,
     LogitsError,
@@ -283,12 +286,27 @@ def test_float16_runs_as_float32_on_a_cpu_unless_asked_for(
         ({"dtype": "int8"}, InputError, "int8"),
         ({"dtype": "nonsense"}, InputError, "nonsense"),
         ({"topology": archzoo.Topology(tp=3), "tp": 2}, TopologyError, "tp=2"),
-        ({"kv_slots": 0}, CapacityError, "0 slots"),
+        ({"kv_slots": 0}, InputError, "kv_slots=0"),
+        ({"kv_slots": 1.5}, InputError, "kv_slots=1.5"),
+        ({"kv_slots": 10**13}, CapacityError, "kv_slots=10000000000000 need .* GiB"),
+        ({"max_requests": 0}, InputError, "max_requests=0"),
+        ({"prefill_chunk": 0}, InputError, "prefill_chunk=0"),
+        ({"compile": "yes"}, InputError, "compile='yes'"),
+        ({"dtype": "float8_e4m3fn"}, InputError, "float8_e4m3fn.*must be float32"),
+        ({"device": "banana"}, BackendUnavailableError, "device 'banana'"),
+        ({"device": 5.5}, BackendUnavailableError, "device 5.5"),
     ],
 )
-def test_load_refuses_by_name(
-    llama: tuple[Path, Any], options: dict[str, Any], error: type[Exception], message: str
+def test_load_refuses_by_name_before_reading(
+    llama: tuple[Path, Any],
+    options: dict[str, Any],
+    error: type[Exception],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    from archzoo.weights import SafetensorsSource
+
+    monkeypatch.setattr(SafetensorsSource, "read", lambda *a: pytest.fail("bytes were read"))
     with pytest.raises(error, match=message):
         archzoo.load(llama[0], **options)
 
@@ -387,3 +405,145 @@ def test_unusable_logits_end_their_request_only(llama: tuple[Path, Any]) -> None
     tokens += [token for part in good for token in part.token_ids]
     assert tokens == want
     assert model.engine.free_slots == model.engine.limits.pool.slots
+
+
+@pytest.mark.parametrize(
+    ("scaling", "length"),
+    [
+        ({"rope_type": "dynamic", "factor": 2.0}, 40),
+        ({"rope_type": "linear", "factor": 4.0}, 90),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 24}, 90),
+    ],
+)
+def test_prompts_reach_into_the_extended_context(
+    tmp_path: Path, scaling: dict[str, Any], length: int
+) -> None:
+    rope = {"rope_theta": 10000.0, **scaling}
+    path, reference = tiny_llama(tmp_path, max_position_embeddings=24, rope_parameters=rope)
+    model = archzoo.load(path, dtype=torch.float32)
+    ids = ids_of(length)
+    want = reference_logits(reference, ids)
+    torch.testing.assert_close(model.logits(ids), want, rtol=0, atol=2e-4)
+    torch.testing.assert_close(model.logits(ids, chunk_size=7), want, rtol=0, atol=2e-4)
+    with pytest.raises(InputError, match="context of"):
+        model.logits(ids_of(200))
+
+
+def test_preemption_changes_no_token_where_rotation_depends_on_length(tmp_path: Path) -> None:
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "original_max_position_embeddings": 12,
+        "factor": 8.0,
+        "short_factor": [1.0, 1.1, 1.2, 1.5],
+        "long_factor": [1.0, 2.0, 4.0, 8.0],
+    }
+    path, _ = tiny_llama(tmp_path, rope_parameters=rope)
+    roomy = archzoo.load(path, dtype=torch.float32)
+    tight = archzoo.load(path, dtype=torch.float32, kv_slots=36, max_requests=6)
+    prompts = [ids_of(6, seed=n) for n in range(6)]
+    options: dict[str, Any] = {"max_new_tokens": 20, "ignore_eos": True}
+    want = [one.token_ids for one in roomy.generate(prompts, **options)]
+    assert [one.token_ids for one in tight.generate(prompts, **options)] == want
+
+
+@pytest.mark.parametrize("stated", ["LlamaForCausalLM", 5, [5], {"a": 1}])
+def test_architectures_must_be_a_list_of_names(
+    llama: tuple[Path, Any], tmp_path: Path, stated: Any
+) -> None:
+    path = edit_config(llama[0], tmp_path / "edited", architectures=stated)
+    with pytest.raises(ConfigError, match=r"config\.json: architectures"):
+        archzoo.load(path)
+
+
+def test_a_batch_larger_than_the_pool_goes_through_in_groups(llama: tuple[Path, Any]) -> None:
+    model = archzoo.load(llama[0], dtype=torch.float32, kv_slots=100)
+    prompts = [ids_of(60, seed=n) for n in range(5)]
+    for ids, got in zip(prompts, model.logits(prompts), strict=True):
+        torch.testing.assert_close(got, model.logits(ids), rtol=0, atol=2e-4)
+    assert model.embed(prompts).shape == (5, 48)
+
+
+def test_results_are_ordinary_tensors(model: archzoo.Model) -> None:
+    for logits in (model.logits(ids_of(5)), model.logits(ids_of(5), chunk_size=2)):
+        assert logits.is_contiguous() and not logits.is_inference()
+        logits.div_(2)
+    assert model.logits([ids_of(5), ids_of(3)])[0].untyped_storage().nbytes() == 5 * 130 * 4
+    assert not model.embed([ids_of(5)]).is_inference()
+
+
+def test_kinds_of_prompts(model: archzoo.Model) -> None:
+    ids = ids_of(4)
+    for given in (torch.tensor(ids), numpy.array(ids), tuple(ids)):
+        assert model.logits(given).shape == (4, 130)
+        assert model.embed(given).shape == (1, 48)
+        assert model.logprobs(given).token_ids == ids
+    for text in ("", "some text"):
+        with pytest.raises(InputError, match="tokenizer"):
+            model.embed(text)
+    for wrong in (5, None, 2.5):
+        with pytest.raises(InputError):
+            model.logits(wrong)
+        with pytest.raises(InputError):
+            model.embed(wrong)
+        with pytest.raises(InputError):
+            model.generate(wrong, max_new_tokens=1)
+
+
+@pytest.mark.parametrize("wrong", ["a", 2.5, None, [1]])
+def test_options_of_the_wrong_kind_are_named(model: archzoo.Model, wrong: Any) -> None:
+    ids = ids_of(3)
+    for name in ("start", "top_k", "temperature"):
+        if not (name == "temperature" and wrong == 2.5):
+            with pytest.raises(InputError, match=name):
+                model.logprobs(ids, **{name: wrong})
+    if wrong is not None:
+        with pytest.raises(InputError, match="chunk_size"):
+            model.logits(ids, chunk_size=wrong)
+        with pytest.raises(InputError, match="dimensions"):
+            model.embed([ids], dimensions=wrong)
+    with pytest.raises(InputError, match="top_k"):
+        model.generate(ids, 1, top_k=wrong)
+
+
+def test_none_means_no_stop(model: archzoo.Model) -> None:
+    plain = model.generate(ids_of(3), max_new_tokens=2, ignore_eos=True)
+    options: dict[str, Any] = {"stop": None, "stop_token_ids": None}
+    assert model.generate(ids_of(3), 2, ignore_eos=True, **options) == plain
+    with pytest.raises(InputError, match="stop=5"):
+        model.generate(ids_of(3), 2, stop=5)  # type: ignore[arg-type]
+
+
+def test_a_stream_that_is_let_go_of_leaves_nothing_behind(model: archzoo.Model) -> None:
+    unread = model.generate(ids_of(3), 10, stream=True)
+    del unread
+    gc.collect()
+    assert not model.engine.scheduler.has_work
+    started = model.generate(ids_of(3), 10, ignore_eos=True, stream=True)
+    next(started)
+    del started
+    gc.collect()
+    assert not model.engine.scheduler.has_work
+    assert model.engine.free_slots == model.engine.limits.pool.slots
+
+
+def test_a_refused_reload_leaves_the_model_as_it_was(llama: tuple[Path, Any]) -> None:
+    model = archzoo.load(llama[0], dtype=torch.float32)
+    before = model.logits(ids_of(4))
+    weights = dict(llama[1].state_dict())
+    del weights["lm_head.weight"]
+    with pytest.raises(CoverageError, match="lm_head"):
+        archzoo.load_weights(model.module, weights)
+    assert model.module.lm_head.quant_method.packed is not None
+    assert torch.equal(model.logits(ids_of(4)), before)
+
+
+def test_memory_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    host = memory.available_bytes(torch.device("cpu"))
+    assert host is not None
+    (tmp_path / "memory.current").write_text("300\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.available_bytes(torch.device("cpu")) > 300
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert memory.available_bytes(torch.device("cpu")) == 700

@@ -86,13 +86,17 @@ def test_three_processes_over_gloo(
 ) -> None:
     script = tmp_path / "rank.py"
     script.write_text(
-        "import json, sys, archzoo, torch\n"
+        "import json, os, sys, archzoo, torch\n"
         "from archzoo.parallel.launch import shutdown\n"
+        "from archzoo.runtime import memory\n"
         "path, prompt, out = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]\n"
+        # Every process sees another amount of free memory; they must plan with one.
+        "memory.available_bytes = lambda device: 10**9 + 10**8 * int(os.environ['RANK'])\n"
         "model = archzoo.load(path, dtype=torch.float32, tp=3)\n"
         "tokens = model.generate(prompt, max_new_tokens=64, ignore_eos=True).token_ids\n"
         "rank = model.engine.executor.ranks[0]\n"
-        "torch.save((model.logits(prompt), tokens), f'{out}/{rank}.pt')\n"
+        "slots = model.engine.limits.pool.slots\n"
+        "torch.save((model.logits(prompt), tokens, slots), f'{out}/{rank}.pt')\n"
         "shutdown()\n"
     )
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3"]
@@ -105,10 +109,13 @@ def test_three_processes_over_gloo(
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    agreed = set()
     for rank in range(3):
-        logits, tokens = torch.load(tmp_path / f"{rank}.pt")
+        logits, tokens, slots = torch.load(tmp_path / f"{rank}.pt")
+        agreed.add(slots)
         torch.testing.assert_close(logits, want_logits, rtol=0, atol=2e-4)
         assert tokens == want_tokens
+    assert len(agreed) == 1, f"ranks plan with different pools: {agreed}"
 
 
 def test_two_ranks_are_refused_with_heads_and_ranks() -> None:

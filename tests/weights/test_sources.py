@@ -237,7 +237,34 @@ def test_an_index_may_not_name_a_link_that_leads_outside(sharded, tmp_path_facto
     outside = tmp_path_factory.mktemp("outside") / "x.safetensors"
     (sharded / TWO).rename(outside)
     (sharded / TWO).symlink_to(outside)
-    refused(sharded, TWO, "refused")
+    error = refused(sharded, f"is a link to {outside}, outside", "model.safetensors.index.json")
+    assert error.file == str(sharded / TWO)
+    assert "put a copy of the file" in str(error) and str(outside.parent) in str(error)
+    (sharded / ONE).rename(outside.parent / "y.safetensors")
+    (sharded / ONE).symlink_to("hop.safetensors")
+    (sharded / "hop.safetensors").symlink_to(outside.parent / "y.safetensors")
+    error = refused(sharded, f"is a link to {outside.parent / 'y.safetensors'}")
+    assert error.file == str(sharded / ONE)
+
+
+def test_a_folder_that_is_a_link_outside_is_named(sharded, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside")
+    (sharded / TWO).rename(outside / TWO)
+    (sharded / "sub").symlink_to(outside)
+    write_index(sharded, {"a": ONE, "b": ONE, "c": f"sub/{TWO}"})
+    error = refused(sharded, f"is a link to {outside}, outside", "refused")
+    assert error.file == str(sharded / "sub")
+
+
+def test_a_cache_entry_may_not_link_beyond_its_blobs(sharded, tmp_path_factory):
+    repo = tmp_path_factory.mktemp("cache") / "models--x--y"
+    (repo / "snapshots").mkdir(parents=True)
+    (repo / "refs").mkdir()
+    snapshot = sharded.rename(repo / "snapshots" / "abc")
+    (snapshot / TWO).rename(repo / "refs" / TWO)
+    (snapshot / TWO).symlink_to(f"../../refs/{TWO}")
+    error = refused(snapshot, f"is a link to {repo / 'refs' / TWO}", "outside")
+    assert error.file == str(snapshot / TWO)
 
 
 def test_links_in_a_circle_and_names_too_long_are_missing_files(sharded):
@@ -294,11 +321,23 @@ def test_which_files_of_a_directory_are_read(tmp_path, files, read, noted):
     opened.close()
 
 
-def test_the_index_goes_before_a_single_file_with_a_note(sharded):
+def test_a_single_file_goes_before_the_index_with_a_note(sharded):
+    """As transformers does."""
     touch(sharded, "model.safetensors", "consolidated.safetensors")
     opened = open_source(sharded)
-    assert set(opened.infos()) == {"a", "b", "c"}
-    assert "consolidated.safetensors, model.safetensors" in opened.notes[0]
+    assert set(opened.infos()) == {"model.safetensors"}
+    left = f"consolidated.safetensors, {ONE}, {TWO}, model.safetensors.index.json"
+    assert opened.notes == (f"not read beside model.safetensors: {left}",)
+    opened.close()
+
+
+def test_a_single_file_beside_an_index_whose_shards_are_gone_is_read(sharded):
+    touch(sharded, "model.safetensors")
+    for name in (ONE, TWO):
+        (sharded / name).unlink()
+    opened = open_source(sharded)
+    assert set(opened.infos()) == {"model.safetensors"}
+    assert opened.notes == ("not read beside model.safetensors: model.safetensors.index.json",)
     opened.close()
 
 
@@ -352,19 +391,36 @@ def test_nothing_to_read(tmp_path):
     refused(tmp_path / "absent.safetensors", "does not exist")
 
 
-def test_gguf_files_go_to_their_own_source(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["x.gguf", "X.GGUF", "x.Gguf"])
+def test_gguf_files_go_to_their_own_source(tmp_path, monkeypatch, name):
     module = types.ModuleType("archzoo.weights.gguf")
     module.GGUFSource = lambda path: ("gguf", path)
     monkeypatch.setitem(sys.modules, "archzoo.weights.gguf", module)
-    path = tmp_path / "x.gguf"
+    path = tmp_path / name
     path.write_bytes(b"GGUF")
     assert open_source(path) == open_source(tmp_path) == ("gguf", path)
     (tmp_path / "y.gguf").write_bytes(b"GGUF")
-    refused(tmp_path, "x.gguf, y.gguf")
+    refused(tmp_path, "several checkpoints", name, "y.gguf")
     touch(tmp_path, "model.safetensors")
     opened = open_source(tmp_path)
-    assert set(opened.infos()) == {"model.safetensors"} and "x.gguf" in opened.notes[0]
+    assert set(opened.infos()) == {"model.safetensors"} and name in opened.notes[0]
     opened.close()
+
+
+def test_suffixes_of_safetensors_and_pickles_may_be_in_upper_case(tmp_path):
+    touch(tmp_path, "x.SafeTensors")
+    (tmp_path / "old.BIN").write_bytes(b"\x80\x02")
+    for path in (tmp_path, tmp_path / "x.SafeTensors"):
+        assert names(path) == {"x.SafeTensors"}
+    opened = open_source(tmp_path)
+    assert opened.notes == ("not read, pickles: old.BIN",)
+    opened.close()
+    refused(tmp_path / "old.BIN", "is a pickle")
+    (tmp_path / "x.SafeTensors").unlink()
+    refused(tmp_path, "is a pickle")
+    touch(tmp_path, "y.safetensors")
+    (tmp_path / "x.safetensors.index.JSON").write_text('{"weight_map": {"y": "y.safetensors"}}')
+    refused(tmp_path, "'y'")
 
 
 def test_iterables():
