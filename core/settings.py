@@ -1,7 +1,7 @@
 """archzoo's own environment variables, read in this one place and nowhere else.
 
-Variables of others are read where they are used: torchrun's in ``parallel.launch``, the Hugging
-Face hub's in ``runtime``.
+Variables of others are read where they are used: torchrun's in ``parallel.launch`` (its rank also
+by ``cli``, which prints once), the Hugging Face hub's in ``runtime``.
 
 ========================================  ====================================================
 ``ARCHZOO_DISABLED_MODEL_ARCHS``          exact architecture names, comma separated

@@ -270,7 +270,7 @@ def _check_output(output: Path) -> None:
         place.open("ab").close()
     except OSError as error:
         raise typer.BadParameter(
-            f"{output} cannot be written ({error.strerror}); give a file in a directory that "
+            f"cannot write {output} ({error.strerror}); give a file in a directory that "
             "exists and may be written",
             param_hint="--output",
         ) from None

@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..parallel.launch import process_count, shutdown
 from ..runtime import Model, StreamChunk, load
 from ..runtime.checkpoint import local_path, require_tokenizer
-from ..runtime.model import Prompt
+from ..runtime.prompts import Prompt
 from ..runtime.request import SamplingParams
 from .console import Screen
 
@@ -148,7 +148,7 @@ def _generate(options: Options, screen: Screen) -> Result:
             progress=progress,
         )
         seconds = perf_counter() - begin
-        result = Result(model.encode(options.prompt), seconds)
+        result = Result(list(model.encode(options.prompt)), seconds)
     _stream(model, options, result, screen)
     return result
 

@@ -138,8 +138,8 @@ def _rotary_dim(fields: FieldReader, block: RopeBlock, head_dim: int) -> int:
         refuse(
             where,
             f"{factor:g} rotates {rotary_dim} of head_dim={head_dim} features, but the {family} "
-            f"family rotates all of them whatever this field says; remove it, or set "
-            f"partial_rotary=True in the ConfigAdapter of a family that obeys it",
+            "family rotates all of them whatever this field says; remove it, or set "
+            "partial_rotary=True in the ConfigAdapter of a family that obeys it",
         )
     return rotary_dim
 

@@ -189,19 +189,22 @@ def _inside(index: Path, entry: str) -> Path:
 
 def _refuse_links_out(home: Path, path: Path, index: str) -> None:
     """Refuse a path below ``home`` on which a link leads out of the checkpoint."""
-    allowed = (home, home.parent.parent / "blobs") if home.parent.name == "snapshots" else (home,)
-    real = Path(os.path.realpath(path))
-    if any(real.is_relative_to(place) for place in allowed):
+    blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
+
+    def leads_out(at: Path) -> bool:
+        real = Path(os.path.realpath(at))
+        return not (real.is_relative_to(home) or real.is_relative_to(blobs))
+
+    if not leads_out(path):
         return
-    for link in (*reversed(path.parents), path):
-        target = os.path.realpath(link)
-        if link.is_relative_to(home) and not Path(target).is_relative_to(home):
-            raise CheckpointFileError(
-                str(link),
-                f"is a link to {target}, outside the checkpoint whose {index} names it; refused: "
-                "put a copy of the file in place of the link, or give the directory that really "
-                f"holds the checkpoint, such as {real.parent}",
-            )
+    below = [at for at in (*reversed(path.parents), path) if at.is_relative_to(home)]
+    link = next(at for at in below if leads_out(at))
+    raise CheckpointFileError(
+        str(link),
+        f"is a link to {os.path.realpath(link)}, outside the checkpoint whose {index} names it; "
+        "refused: put a copy of the file in place of the link, or give the directory that really "
+        f"holds the checkpoint, such as {os.path.dirname(os.path.realpath(path))}",
+    )
 
 
 def _is_relative_name(entry: str) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from archzoo.cli import footprint
 from archzoo.cli.contenders import Ours, Theirs
 from archzoo.cli.measuring import Figure, Plan
 from archzoo.cli.reference import reference_model
-from archzoo.errors import CapacityError
+from archzoo.errors import CapacityError, InputError
 from archzoo.runtime import Engine
+from tiny import tiny_llama
 
 SMALL = ("--prompt-tokens", 20, "--decode-tokens", 4, "--rounds", 2, "--batch", "1,3")
 
@@ -197,13 +199,63 @@ def test_contenders_take_turns(llama: Path, no_processes: list[tuple[Any, ...]])
     assert decode.ours == [32.0] * 3 and decode.theirs == [16.0] * 3
 
 
-def test_prompts_that_do_not_fit_the_context(
-    run: Run, llama: Path, no_processes: list[tuple[Any, ...]]
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [("--prompt-tokens", "--prompt-tokens 255"), ("--decode-tokens", "--decode-tokens 255")],
+)
+def test_what_does_not_fit_the_context_is_refused_unread(
+    run: Run, llama: Path, forbid: Callable[[str], None], option: str, says: str
 ) -> None:
-    done = run("bench", llama, "--no-reference", "--prompt-tokens", 256)
-    assert done.code == 1 and "context of 256" in done.err
+    forbid("archzoo.cli.measuring.load")
+    done = run("bench", llama, "--no-reference", option, 255)
+    assert done.code == 1 and f"{says} and two more tokens" in done.err
+    assert "context of 256" in done.err and "at most 254" in done.err
+
+
+def test_options_that_are_no_numbers_are_usage(run: Run, llama: Path) -> None:
     assert run("bench", llama, "--batch", "8,x").code == 2
     assert run("bench", llama, "--rounds", "0").code == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "prompt", "decode_prompt", "memory_decode"),
+    [((), 46, 43, 1), (("--prompt-tokens", 40, "--decode-tokens", 46), 40, 1, 7)],
+    ids=["by default", "asked for"],
+)
+def test_a_short_context(
+    run: Run,
+    tmp_path: Path,
+    no_processes: list[tuple[Any, ...]],
+    options: tuple[object, ...],
+    prompt: int,
+    decode_prompt: int,
+    memory_decode: int,
+) -> None:
+    """Context 48: a prompt, its first new token and the decode steps fit; the facts say so."""
+    tiny_llama(tmp_path, max_position_embeddings=48)
+    base = ("bench", tmp_path, "--rounds", 1, "--batch", "2", "--decode-tokens", 4)
+    done = run(*base, *options, "--json")
+    assert done.code == 0, done.err
+    facts = json.loads(done.out)
+    assert facts["prompt_tokens"] == prompt
+    assert facts["decode_prompt_tokens"] == decode_prompt
+    assert facts["memory_decode_tokens"] == memory_decode
+    assert [call[3:] for call in no_processes] == [(prompt, memory_decode)] * 2
+    assert re.search(
+        rf"tokens after prompts of {decode_prompt}\s*$", run(*base, *options).out, re.M
+    )
+    assert footprint.measure("ours", tmp_path, "float32", prompt, memory_decode).peak > 0
+
+
+@pytest.mark.parametrize("context", [1, 2])
+def test_a_context_too_short_to_measure(context: int) -> None:
+    with pytest.raises(InputError, match=f"context of {context}; it is too short"):
+        Plan(prompt_tokens=1, decode_tokens=1).within(context)
+
+
+def test_the_shortest_context() -> None:
+    plan = Plan(prompt_tokens=1, decode_tokens=1).within(3)
+    assert (plan.decode_prompt_tokens, plan.memory_decode_tokens) == (1, 1)
 
 
 def test_start_and_peak_memory_of_a_process(llama: Path) -> None:

@@ -82,6 +82,15 @@ def test_likeliest_tokens_are_counted() -> None:
     assert compare({"layer 0": ours}, {"layer 0": theirs}, 1.0).same_choice is None
 
 
+@pytest.mark.parametrize("sides", [(0,), (1,), (0, 1)], ids=str)
+def test_a_row_with_nan_makes_no_choice(sides: tuple[int, ...]) -> None:
+    pair = [torch.eye(4), torch.eye(4)]
+    for side in sides:
+        pair[side][2] = NAN
+        pair[side][3, 3] = NAN  # where the likeliest token was: argmax would find it again
+    assert compare({"logits": pair[0]}, {"logits": pair[1]}, 1.0).same_choice == (2, 4)
+
+
 @pytest.mark.parametrize(
     "other",
     [{"layer 0": torch.ones(2, 5)}, {"layer 1": torch.ones(2, 4)}, {}],

@@ -94,6 +94,23 @@ def test_a_chat_ends_at_the_tokenizers_end_token(
     assert on.err.startswith("8 tokens") and "end: length" in on.err
 
 
+def test_a_text_ends_at_the_tokenizers_end_token(
+    run: Run, chatty: Path, model: archzoo.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also beside end tokens that the config names; ids do not end at it."""
+    free = model.generate("hi", max_new_tokens=8, ignore_eos=True).token_ids
+    ends = property(lambda self: frozenset({free[3]}))
+    monkeypatch.setattr(TransformersTokenizer, "eos_token_ids", ends)
+    base = ("generate", chatty, "--max-new-tokens", 8)
+    done = run(*base, "--prompt", "hi")
+    count = free.index(free[3]) + 1
+    assert done.err.startswith(f"{count} token") and "end: stop" in done.err
+    ids = ",".join(map(str, model.tokenizer.encode("hi")))
+    for options in (("--prompt", "hi", "--ignore-eos"), ("--token-ids", ids)):
+        done = run(*base, *options)
+        assert done.err.startswith("8 tokens") and "end: length" in done.err
+
+
 def test_the_prompt_comes_through_a_pipe(
     run: Run, chatty: Path, model: archzoo.Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -122,9 +139,122 @@ def test_no_prompt_is_usage(
     says: str,
 ) -> None:
     pipe(monkeypatch, text, terminal)
-    monkeypatch.setenv("WORLD_SIZE", processes)
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", processes), ("MASTER_ADDR", "here")):
+        monkeypatch.setenv(name, value)
     done = run("generate", "nowhere")
     assert done.code == 2 and says in done.err
+
+
+def test_a_lone_world_size_is_no_torchrun(
+    run: Run, chatty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batch systems set it too; loading asks for RANK and MASTER_ADDR beside it."""
+    pipe(monkeypatch, "text")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert run("generate", chatty, "--max-new-tokens", 1).code == 0
+
+
+def test_a_broken_world_size_is_named_before_the_pipe_is_read(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe(monkeypatch, "text")
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "three"), ("MASTER_ADDR", "here")):
+        monkeypatch.setenv(name, value)
+    done = run("generate", "nowhere")
+    assert done.code == 1 and "WORLD_SIZE='three'" in done.err
+
+
+def test_a_pipe_without_text_is_usage(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ab\xff"), "utf-8"))
+    done = run("generate", "nowhere")
+    assert done.code == 2 and "byte 2 is 0xff" in done.err
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-"])
+def test_closed_streams(llama: Path, closed: str) -> None:
+    prompt = "" if closed == "<&-" else "--token-ids 9"
+    command = f'"{sys.executable}" -m archzoo generate "{llama}" --max-new-tokens 2 {prompt} '
+    done = subprocess.run(
+        ["sh", "-c", command + closed], capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in done.stderr and done.stdout == ""
+    if closed == "<&-":
+        assert done.returncode == 2 and "through a pipe" in done.stderr
+    else:
+        assert done.returncode == 0 and done.stderr.startswith("2 tokens")
+
+
+def test_new_tokens_nobody_asked_for_fit_the_context(run: Run, llama: Path) -> None:
+    """Context 256: 128 tokens where they fit, else as many as fit; asked for, all or nothing."""
+    for length, count in ((3, 128), (128, 128), (129, 127), (255, 1)):
+        ids = ",".join(["9"] * length)
+        done = run("generate", llama, "--token-ids", ids, "--ignore-eos")
+        assert done.code == 0, done.err
+        assert done.err.startswith(f"{count} token")
+    done = run("generate", llama, "--token-ids", ",".join(["9"] * 129), "--max-new-tokens", 128)
+    assert done.code == 1 and "129 prompt tokens + 128 new = 257" in done.err
+    done = run("generate", llama, "--token-ids", ",".join(["9"] * 256))
+    assert done.code == 1 and "256 prompt tokens + 1 new = 257" in done.err
+
+
+@pytest.mark.parametrize("chat", [[], ["--chat"]], ids=["text", "chat"])
+def test_a_prompt_is_made_into_tokens_once(
+    run: Run, chatty: Path, monkeypatch: pytest.MonkeyPatch, chat: list[str]
+) -> None:
+    seen: list[object] = []
+
+    def counted(name: str) -> None:
+        original = getattr(TransformersTokenizer, name)
+
+        def call(self: TransformersTokenizer, prompt: Any, *rest: Any, **options: Any) -> Any:
+            seen.append(prompt)
+            return original(self, prompt, *rest, **options)
+
+        monkeypatch.setattr(TransformersTokenizer, name, call)
+
+    counted("apply_chat" if chat else "encode")
+    assert run("generate", chatty, "--prompt", "hi", "--max-new-tokens", 1, *chat).code == 0
+    assert len(seen) == 1
+
+
+def test_a_result_that_cannot_be_written_is_refused_before_the_work(
+    run: Run, llama: Path, forbid: Callable[[str], None], tmp_path: Path
+) -> None:
+    forbid(LOAD)
+    dangling = tmp_path / "dangling.json"
+    dangling.symlink_to(tmp_path / "gone" / "out.json")
+    loop = tmp_path / "loop.json"
+    loop.symlink_to(loop)
+    unwritable = (dangling, loop, tmp_path / ("n" * 300), Path("/proc/out.json"), tmp_path)
+    for file in unwritable:
+        done = run("generate", llama, "--token-ids", "1", "--output", file)
+        assert done.code == 2 and "cannot write" in done.err, file
+    assert sorted(tmp_path.iterdir()) == [dangling, loop]
+
+
+def test_a_command_that_fails_leaves_the_output_as_it_was(
+    run: Run, llama: Path, tmp_path: Path
+) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_text("kept")
+    for file in (old, new):
+        assert run("generate", llama, "--token-ids", "500", "--output", file).code == 1
+    assert old.read_text() == "kept" and not new.exists()
+
+
+def test_the_output_may_be_a_link_or_a_pipe(run: Run, llama: Path, tmp_path: Path) -> None:
+    link, pipe = tmp_path / "link.json", tmp_path / "pipe"
+    link.symlink_to(tmp_path / "target.json")
+    base = ("generate", llama, "--token-ids", "9", "--max-new-tokens", 1, "--output")
+    assert run(*base, link).code == 0
+    assert link.is_symlink() and json.loads((tmp_path / "target.json").read_text())["token_ids"]
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert run(*base, pipe).code == 0
+        assert json.loads(os.read(reader, 65536))["token_ids"]
+    finally:
+        os.close(reader)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,15 @@ def verdicts(out: str) -> list[tuple[str, str]]:
     return row.findall(out)
 
 
+def changed(checkpoint: Path, path: Path, **fields: Any) -> Path:
+    """A copy with other fields in its config; those that are None left out."""
+    shutil.copytree(checkpoint, path)
+    raw = json.loads((path / "config.json").read_text()) | fields
+    kept = {key: value for key, value in raw.items() if key not in fields or value is not None}
+    (path / "config.json").write_text(json.dumps(kept))
+    return path
+
+
 def test_every_stage_agrees_on_one_and_three_ranks(run: Run, llama: Path) -> None:
     done = run("verify", llama, "--tp", "1,3", "--length", 20)
     assert done.code == 0, done.out + done.err
@@ -68,17 +77,13 @@ def test_a_tied_head_and_a_head_that_was_stored_all_the_same(
     run: Run, llama: Path, tmp_path: Path
 ) -> None:
     """config.json says tied, the file holds another head: transformers keeps that head, we do."""
-    shutil.copytree(llama, tmp_path / "both")
-    file = tmp_path / "both" / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"tie_word_embeddings": True}))
+    path = changed(llama, tmp_path / "both", tie_word_embeddings=True)
     with pytest.warns(UserWarning, match="stored head"):
-        model = archzoo.load(file.parent)
-    want = reference_trace(reference_model(file.parent, torch.float32), [5, 6])
+        model = archzoo.load(path)
+    want = reference_trace(reference_model(path, torch.float32), [5, 6])
     got = our_trace(model, [5, 6])
     torch.testing.assert_close(got["logits"], want["logits"], rtol=0, atol=2e-4)
-    want = reference_trace(
-        reference_model(file.parent / "model.safetensors", torch.float32), [5, 6]
-    )
+    want = reference_trace(reference_model(path / "model.safetensors", torch.float32), [5, 6])
     torch.testing.assert_close(got["logits"], want["logits"], rtol=0, atol=2e-4)
 
 
@@ -183,6 +188,8 @@ def test_a_text_prompt(run: Run, chatty: Path, llama: Path) -> None:
     [
         (["--token-ids", "1,500"], 1, "vocabulary of 130"),
         (["--tp", "1,4"], 1, "6 query heads"),
+        (["--length", "257"], 1, "257 tokens, more than the context of 256"),
+        (["--token-ids", "9," * 257], 1, "257 tokens, more than the context of 256"),
         (["--prompt", "a", "--token-ids", "1"], 2, "not both"),
         (["--tp", "0"], 2, "--tp"),
         (["--length", "0"], 2, "--length"),
@@ -202,18 +209,61 @@ def test_refused_before_transformers_is_started(
     assert done.code == code and says in done.err and done.out == ""
 
 
-def test_a_prompt_longer_than_the_context(run: Run, llama: Path) -> None:
-    done = run("verify", llama, "--length", 257)
-    assert done.code == 1 and "257 tokens" in done.err and "256" in done.err
+def test_the_random_prompt_fits_the_context(run: Run, tmp_path: Path) -> None:
+    tiny_llama(tmp_path, max_position_embeddings=48)
+    done = run("verify", tmp_path)
+    assert done.code == 0, done.out + done.err
+    assert "float32, 48 tokens" in done.out
+
+
+def test_weights_of_another_name_are_read_by_us(run: Run, llama: Path, tmp_path: Path) -> None:
+    shutil.copytree(llama, tmp_path / "named")
+    file = tmp_path / "named" / "model.safetensors"
+    file.rename(file.with_name("weights.safetensors"))
+    assert not reads_by_itself(file.parent)
+    done = run("verify", file.parent, "--length", 5)
+    assert done.code == 0, done.out + done.err
+
+
+def test_shards_are_read_by_transformers(llama: Path, tmp_path: Path) -> None:
+    _, source = tiny_llama(tmp_path / "whole")
+    source.save_pretrained(tmp_path / "shards", max_shard_size="60KB")
+    assert not (tmp_path / "shards" / "model.safetensors").exists()
+    assert reads_by_itself(tmp_path / "shards")
+    got = reference_model(tmp_path / "shards", torch.float32).state_dict()
+    assert all(torch.equal(got[name], value) for name, value in source.state_dict().items())
+
+
+def test_gguf_beside_a_config_is_read_by_us(
+    llama: Path, gguf_file: Path, run: Run, tmp_path: Path
+) -> None:
+    shutil.copy(llama / "config.json", tmp_path)
+    shutil.copy(gguf_file, tmp_path)
+    assert not reads_by_itself(tmp_path)
+    done = run("verify", tmp_path, "--length", 5)
+    assert done.code == 0, done.out + done.err
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["directory", "file"])
+def test_a_config_without_model_type(run: Run, llama: Path, tmp_path: Path, single: bool) -> None:
+    path = changed(llama, tmp_path / "untyped", model_type=None)
+    done = run("verify", path / "model.safetensors" if single else path, "--length", 5)
+    assert done.code == 0, done.out + done.err
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["directory", "file"])
+def test_a_lone_architecture(llama: Path, tmp_path: Path, single: bool) -> None:
+    path = changed(llama, tmp_path / "lone", architectures="LlamaForCausalLM")
+    path = path / "model.safetensors" if single else path
+    want = reference_trace(reference_model(llama, torch.float32), [5, 6])
+    got = reference_trace(reference_model(path, torch.float32), [5, 6])
+    assert all(torch.equal(got[stage], want[stage]) for stage in STAGES)
 
 
 def test_an_architecture_transformers_does_not_have(llama: Path, tmp_path: Path) -> None:
-    shutil.copytree(llama, tmp_path / "other")
-    file = tmp_path / "other" / "config.json"
-    raw = json.loads(file.read_text()) | {"architectures": ["ZooForCausalLM"]}
-    file.write_text(json.dumps(raw))
+    path = changed(llama, tmp_path / "other", architectures=["ZooForCausalLM"])
     with pytest.raises(BackendUnavailableError, match=r"ZooForCausalLM.*transformers \d.*no class"):
-        reference_model(file.parent, torch.float32)
+        reference_model(path, torch.float32)
 
 
 def test_weights_that_transformers_would_make_up(llama: Path, tmp_path: Path) -> None:

@@ -96,6 +96,16 @@ MUTANTS = (
         (f"{ROPE}::test_theta_inside_the_block_comes_first",),
     ),
     Mutant(
+        "rope-partial-in-every-family",
+        "a factor that the family's reference ignores leaves features unturned",
+        "core/config/rope_reader.py",
+        {"if factor != 1 and not fields.adapter.partial_rotary:": "if factor > 1:"},
+        (
+            f"{ROPE}::test_a_family_that_rotates_everything_refuses_a_factor",
+            "tests/config/test_gguf.py::test_a_partial_width_is_refused_where_the_family_has_none",
+        ),
+    ),
+    Mutant(
         "window-without-its-switch",
         "sliding_window on although use_sliding_window is not",
         "core/config/windows.py",

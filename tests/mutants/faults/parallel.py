@@ -16,11 +16,22 @@ MUTANTS = (
         {
             "self.kv_group.rank // self.num_kv_head_replicas * self.num_kv_heads": (
                 "self.kv_group.rank % self.total_num_kv_heads * self.num_kv_heads"
-            )
+            ),
+            "if needed != held:": "if len(needed) != len(held):",
         },
         (
             f"{HEADS}::test_replicas_are_neighbours",
             f"{HEADS}::test_query_heads_find_their_own_kv_head_on_their_rank",
+        ),
+    ),
+    Mutant(
+        "kv-heads-of-other-queries",
+        "a rank may hold as many KV heads as it needs, but others",
+        "core/parallel/heads.py",
+        {"if needed != held:": "if len(needed) != len(held):"},
+        (
+            f"{HEADS}::test_kv_heads_of_other_query_heads_are_refused",
+            f"{LINEAR}::test_kv_heads_of_other_ranks_queries_are_refused",
         ),
     ),
     Mutant(

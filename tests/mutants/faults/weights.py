@@ -136,6 +136,17 @@ MUTANTS = (
         (f"{LOADER}::test_a_stored_head_that_differs_from_its_tie_is_a_fault[value]",),
     ),
     Mutant(
+        "index-before-single-file",
+        "of a single file and an index the other one is read than transformers reads",
+        "core/weights/directory.py",
+        {
+            '("model" + TENSORS_SUFFIX, "model" + INDEX_SUFFIX)': (
+                '("model" + INDEX_SUFFIX, "model" + TENSORS_SUFFIX)'
+            )
+        },
+        (f"{SOURCES}::test_a_single_file_goes_before_the_index_with_a_note",),
+    ),
+    Mutant(
         "index-choice-ignored",
         "of a tensor in two shards the last file wins, not the index's",
         "core/weights/safetensors_source.py",
