@@ -217,46 +217,6 @@ def test_a_prompt_is_made_into_tokens_once(
     assert len(seen) == 1
 
 
-def test_a_result_that_cannot_be_written_is_refused_before_the_work(
-    run: Run, llama: Path, forbid: Callable[[str], None], tmp_path: Path
-) -> None:
-    forbid(LOAD)
-    dangling = tmp_path / "dangling.json"
-    dangling.symlink_to(tmp_path / "gone" / "out.json")
-    loop = tmp_path / "loop.json"
-    loop.symlink_to(loop)
-    unwritable = (dangling, loop, tmp_path / ("n" * 300), Path("/proc/out.json"), tmp_path)
-    for file in unwritable:
-        done = run("generate", llama, "--token-ids", "1", "--output", file)
-        assert done.code == 2 and "cannot write" in done.err, file
-    assert sorted(tmp_path.iterdir()) == [dangling, loop]
-
-
-def test_a_command_that_fails_leaves_the_output_as_it_was(
-    run: Run, llama: Path, tmp_path: Path
-) -> None:
-    old, new = tmp_path / "old.json", tmp_path / "new.json"
-    old.write_text("kept")
-    for file in (old, new):
-        assert run("generate", llama, "--token-ids", "500", "--output", file).code == 1
-    assert old.read_text() == "kept" and not new.exists()
-
-
-def test_the_output_may_be_a_link_or_a_pipe(run: Run, llama: Path, tmp_path: Path) -> None:
-    link, pipe = tmp_path / "link.json", tmp_path / "pipe"
-    link.symlink_to(tmp_path / "target.json")
-    base = ("generate", llama, "--token-ids", "9", "--max-new-tokens", 1, "--output")
-    assert run(*base, link).code == 0
-    assert link.is_symlink() and json.loads((tmp_path / "target.json").read_text())["token_ids"]
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        assert run(*base, pipe).code == 0
-        assert json.loads(os.read(reader, 65536))["token_ids"]
-    finally:
-        os.close(reader)
-
-
 @pytest.mark.parametrize(
     "options",
     [

@@ -122,11 +122,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "chunk-length-for-sequence-length",
-        "length-dependent rope sees the chunks so far, not the whole prompt",
-        "core/models/decoder.py",
-        {"requests.known_lens.repeat_interleave": "requests.seq_lens.repeat_interleave"},
-        (f"{LLAMA}::test_chunks_and_batches_equal_the_whole[longrope]",),
+        "recomputed-rows-know-the-output",
+        "a preempted request is rotated for a length its first forward did not know",
+        "core/runtime/scheduler.py",
+        {"[max(prompt, at + 1) for at": "[len(tokens) for at"},
+        (
+            "tests/runtime/test_model.py::test_preemption_changes_no_token_where_rotation_depends_on_length",
+        ),
     ),
     Mutant(
         "slot-bytes-of-keys-twice",

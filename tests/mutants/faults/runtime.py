@@ -89,7 +89,7 @@ MUTANTS = (
         "scoring-knows-the-chunk-only",
         "length-dependent rope of a scored prompt sees the chunks so far",
         "core/runtime/engine.py",
-        {"step.known_lens.append(len(ids))": "step.known_lens.append(start + len(part))"},
+        {"[len(ids)] * len(part)": "[start + len(part)] * len(part)"},
         (f"{LLAMA}::test_chunks_and_batches_equal_the_whole[longrope]",),
     ),
     Mutant(
