@@ -292,9 +292,9 @@ def _piped_prompt() -> str:
     if process_count() > 1:
         raise typer.BadParameter("give --prompt or --token-ids: several processes share one pipe")
     # Python has no stdin at all where its descriptor is closed.
-    piped = sys.stdin is not None and not sys.stdin.isatty()
+    pipe = sys.stdin
     try:
-        text = sys.stdin.read().removesuffix("\n") if piped else ""
+        text = "" if pipe is None or pipe.isatty() else pipe.read().removesuffix("\n")
     except UnicodeDecodeError as error:
         raise typer.BadParameter(
             f"the pipe holds no {error.encoding} text: byte {error.start} is "

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
-from ..errors import InputError
 from ..parallel.launch import process_count, shutdown
 from ..runtime import Model, StreamChunk, load
 from ..runtime.checkpoint import local_path, require_tokenizer
@@ -167,7 +166,7 @@ def _stream(model: Model, options: Options, result: Result, screen: Screen) -> N
     finally:
         if result.text and not result.text.endswith("\n"):
             screen.write("\n")
-    if not result.text and not _has_tokenizer(model):
+    if not result.text and not model.has_tokenizer:
         screen.write(",".join(map(str, result.token_ids)) + "\n")
 
 
@@ -181,10 +180,3 @@ def _sampling(model: Model, options: Options, result: Result) -> SamplingParams:
         # The model sees ids; that they were a text, which its tokenizer's end ids end, we know.
         sampling = replace(sampling, stop_token_ids=tuple(model.stop_ids()))
     return sampling
-
-
-def _has_tokenizer(model: Model) -> bool:
-    try:
-        return model.tokenizer is not None
-    except InputError:
-        return False

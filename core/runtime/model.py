@@ -93,6 +93,11 @@ class Model:
         """
         return self._checkpoint.tokenizer
 
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether the checkpoint brings a tokenizer."""
+        return self._checkpoint.has_tokenizer
+
     @overload
     def logits(self, ids: Sequence[int], *, chunk_size: int | None = None) -> Tensor: ...
     @overload
@@ -259,7 +264,7 @@ class Model:
             self.encode(prompt),
             replace(params, seed=seed),
             self.stop_ids(isinstance(prompt, str) or is_chat(prompt)),
-            self.tokenizer if params.stop or self._checkpoint.has_tokenizer else None,
+            self.tokenizer if params.stop or self.has_tokenizer else None,
             self.config.vocab_size,
         )
 

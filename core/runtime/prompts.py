@@ -37,8 +37,9 @@ def checked_ids(ids: Any, vocab_size: int) -> list[int]:
     Raises:
         InputError: something that is no list of ids, or an id outside the vocabulary.
     """
-    if isinstance(ids, Iterable) and not isinstance(ids, str | bytes):
-        ids = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+    if not isinstance(ids, str | bytes) and isinstance(ids, Iterable):
+        given: Any = ids
+        ids = given.tolist() if hasattr(given, "tolist") else list(given)
         if ids == []:
             return []
     return check_prompt(ids, vocab_size)

@@ -190,7 +190,7 @@ class Request:
         )
 
 
-def check_prompt(ids: Iterable[int], vocab_size: int | None = None) -> list[int]:
+def check_prompt(ids: Any, vocab_size: int | None = None) -> list[int]:
     """A prompt as a list of ints.
 
     Args:
