@@ -104,7 +104,7 @@ def _config(model_class: Any, raw: dict[str, Any]) -> Any:
 
 def _tensors(checkpoint: Checkpoint, architectures: tuple[str, ...]) -> dict[str, Tensor]:
     """Every tensor of the source under its Hugging Face name."""
-    names = name_map(resolve_model({"architectures": architectures}), checkpoint.format)
+    names = name_map(resolve_model(architectures), checkpoint.format)
     tensors: dict[str, Tensor] = {}
     for name, info in checkpoint.source.infos().items():
         canonical = names.rename(name)

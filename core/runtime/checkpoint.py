@@ -11,6 +11,7 @@ from typing import Any
 from ..config import config_from_gguf, read_config
 from ..errors import CheckpointFileError
 from ..weights import WeightSource, open_source
+from ..weights.directory import GGUF_SUFFIX, has_suffix, several_checkpoints
 from .stopping import generation_eos_ids
 from .tokenizer import (
     Tokenizer,
@@ -142,7 +143,7 @@ class Checkpoint:
         )
         self._tokenizer = lambda: _gguf_tokenizer(file)
         self._has_tokenizer = "tokenizer.ggml.tokens" in file.metadata
-        self.stop_ids = frozenset(_gguf_stop_ids(file))
+        self.stop_ids = frozenset(_gguf_stop_ids(file) if self._has_tokenizer else ())
 
 
 def require_tokenizer(path: Path) -> None:
@@ -161,17 +162,14 @@ def _gguf_file(path: Path) -> Path | None:
     Raises:
         CheckpointFileError: a directory without a config that holds several.
     """
-    if path.suffix.lower() == ".gguf":
+    if has_suffix(path.name, GGUF_SUFFIX):
         return path
     if not path.is_dir() or (path / "config.json").exists():
         return None
-    files = sorted(file for file in path.iterdir() if file.suffix.lower() == ".gguf")
-    if len(files) > 1:
-        names = ", ".join(file.name for file in files)
-        raise CheckpointFileError(
-            str(path), f"holds several checkpoints ({names}); give the path of one of them"
-        )
-    return files[0] if files else None
+    names = sorted(file.name for file in path.iterdir() if has_suffix(file.name, GGUF_SUFFIX))
+    if len(names) > 1:
+        raise several_checkpoints(path, names)
+    return path / names[0] if names else None
 
 
 def _gguf_tokenizer(file: Any) -> Tokenizer:
@@ -183,4 +181,4 @@ def _gguf_tokenizer(file: Any) -> Tokenizer:
 def _gguf_stop_ids(file: Any) -> tuple[int, ...]:
     from .gguf_tokenizer import gguf_eos_token_ids
 
-    return () if "tokenizer.ggml.tokens" not in file.metadata else gguf_eos_token_ids(file)
+    return gguf_eos_token_ids(file)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -95,7 +95,7 @@ def load(
     place, asked = device_of(device), check_dtype(dtype)
     checkpoint = Checkpoint(local_path(path, is_offline(offline)))
     try:
-        model_class = resolve_model(checkpoint.raw, checkpoint.config_file)
+        model_class = resolve_model(architectures_of(checkpoint.raw, checkpoint.config_file))
         config = ModelConfig.from_dict(checkpoint.raw, model_class.adapter, checkpoint.config_file)
         quant = quant_config(config.quantization)
         config = with_stored_head(config, model_class, checkpoint)
@@ -129,10 +129,8 @@ def build(config: ModelConfig | Mapping[str, Any], ctx: BuildContext) -> CausalL
         ShapeError: the topology does not fit the model.
     """
     if isinstance(config, ModelConfig):
-        return resolve_model({"architectures": list(config.architectures)}, config.file)(
-            config, ctx
-        )
-    model_class = resolve_model(config)
+        return resolve_model(config.architectures)(config, ctx)
+    model_class = resolve_model(architectures_of(config))
     return model_class(ModelConfig.from_dict(config, model_class.adapter), ctx)
 
 
@@ -156,14 +154,13 @@ def load_weights(module: nn.Module, source: str | os.PathLike[str] | Weights) ->
         opened.close()
 
 
-def resolve_model(raw: Mapping[str, Any], file: str = "") -> type[CausalLM]:
-    """The class for a raw configuration's architectures.
+def resolve_model(architectures: Sequence[str]) -> type[CausalLM]:
+    """The model class for a configuration's architectures.
 
     Raises:
-        ConfigError: ``architectures`` is no list of names.
         RegistryError: none serves them, or one that is no model of archzoo's.
     """
-    found = resolve(architectures_of(raw, file))
+    found = resolve(architectures)
     if not issubclass(found, CausalLM):
         raise RegistryError(
             f"{found.__module__}.{found.__qualname__} is no archzoo model; it must extend "

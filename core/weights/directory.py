@@ -92,14 +92,19 @@ def _main_file(directory: Path, names: list[str]) -> str | None:
     raise _nothing_to_read(directory, names, indexes or ggufs)
 
 
+def several_checkpoints(directory: Path, names: list[str]) -> CheckpointFileError:
+    """The error for a directory that leaves the choice open."""
+    return CheckpointFileError(
+        str(directory),
+        f"holds several checkpoints ({', '.join(names)}); give the path of one of them",
+    )
+
+
 def _nothing_to_read(
     directory: Path, names: list[str], candidates: list[str]
 ) -> CheckpointFileError:
     if candidates:
-        return CheckpointFileError(
-            str(directory),
-            f"holds several checkpoints ({', '.join(candidates)}); give the path of one of them",
-        )
+        return several_checkpoints(directory, candidates)
     pickles = [name for name in names if has_suffix(name, *PICKLE_SUFFIXES)]
     if pickles:
         return refuse_pickle(directory / pickles[0])

@@ -112,7 +112,7 @@ class Execution:
 
     def process_weights(self) -> None:
         """Let the quantization methods that have not yet done so derive what they need."""
-        self._finish(module for module in self._model.modules() if has_method(module))
+        self._finish(filter(has_method, self._model.modules()))
 
     def _finish(self, modules: Iterable[nn.Module]) -> None:
         """Each module's method derives what it needs, once; plain copies it drops are let go."""
@@ -126,13 +126,10 @@ class Execution:
 
     def _restore(self) -> None:
         """Give modules that were loaded before their plain weights back."""
-        for module in self._model.modules():
-            restore = getattr(
-                getattr(module, "quant_method", None), "restore_weights_before_loading", None
-            )
-            if restore is not None:
-                restore(module)
-                self._table.refresh(module)
+        for module in filter(has_method, self._model.modules()):
+            method: Any = module.quant_method
+            method.restore_weights_before_loading(module)
+            self._table.refresh(module)
 
     def _refuse_meta(self) -> None:
         for name, parameter in self._table.parameters.items():

@@ -511,7 +511,7 @@ def test_none_means_no_stop(model: archzoo.Model) -> None:
     options: dict[str, Any] = {"stop": None, "stop_token_ids": None}
     assert model.generate(ids_of(3), 2, ignore_eos=True, **options) == plain
     with pytest.raises(InputError, match="stop=5"):
-        model.generate(ids_of(3), 2, stop=5)  # type: ignore[arg-type]
+        model.generate(ids_of(3), 2, stop=5)
 
 
 def test_a_stream_that_is_let_go_of_leaves_nothing_behind(model: archzoo.Model) -> None:
@@ -547,3 +547,10 @@ def test_memory_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.Monkey
     assert memory.available_bytes(torch.device("cpu")) > 300
     (tmp_path / "memory.max").write_text("1000\n")
     assert memory.available_bytes(torch.device("cpu")) == 700
+
+
+def test_a_directory_of_several_gguf_files_leaves_the_choice_to_the_caller(tmp_path: Path) -> None:
+    for name in ("model.Q4_0.gguf", "model.Q8_0.GGUF"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(CheckpointFileError, match=r"several checkpoints.*Q4_0.*Q8_0"):
+        archzoo.load(tmp_path)

@@ -585,6 +585,9 @@ class Method:
     def __init__(self):
         self.calls = []
 
+    def restore_weights_before_loading(self, layer):
+        assert layer not in self.calls
+
     def process_weights_after_loading(self, layer):
         assert not layer.weight.isnan().any()
         self.calls.append(layer)
@@ -669,6 +672,9 @@ def test_a_nested_report_counts_and_its_modules_are_processed_once():
     calls = []
 
     class Once:
+        def restore_weights_before_loading(self, layer):
+            assert not calls
+
         def process_weights_after_loading(self, layer):
             calls.append(layer)
 
