@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 CHECKS := $(VENV)/.checks
 WEIGHTS := $(VENV)/.weights
 
-.PHONY: demo test lint mutants bench dist clean
+.PHONY: demo test lint mutants bench screens dist clean
 
 $(READY): pyproject.toml plugins/llama/pyproject.toml constraints.txt
 	$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
@@ -44,6 +44,10 @@ mutants: $(WEIGHTS)
 
 bench: $(WEIGHTS)
 	$(PY) benchmarks/smollm2.py
+	$(PY) benchmarks/registry.py
+
+screens: $(READY)
+	$(PY) tests/cli/screens.py
 
 dist: $(CHECKS)
 	$(PY) -m build --outdir dist .

@@ -135,18 +135,26 @@ class PluginLoadError(RegistryError, ImportError):
     """A plugin's module could not be imported, or lacks the class its entry point names.
 
     The original exception is chained as ``__cause__``.
+
+    Args:
+        entry: the line ``name = module:Class``.
+        distribution: who wrote it, with its version.
+        problem: what went wrong.
+        fix: what to do about it.
+        code: stable code of the problem, as a registry reason carries.
     """
 
-    def __init__(self, entry: str, distribution: str, problem: str) -> None:
-        super().__init__(entry, distribution, problem)
+    def __init__(
+        self, entry: str, distribution: str, problem: str, fix: str = "", code: str = ""
+    ) -> None:
+        super().__init__(entry, distribution, problem, fix, code)
         self.entry, self.distribution, self.problem = entry, distribution, problem
+        self.fix, self.code = fix, code
 
     def __str__(self) -> str:
-        """Entry point, distribution, what went wrong."""
-        return (
-            f"entry point '{self.entry}' of {self.distribution} cannot be loaded: {self.problem}; "
-            "repair or uninstall that distribution"
-        )
+        """Entry point, distribution, what went wrong, what to do."""
+        text = f"entry point '{self.entry}' of {self.distribution} cannot be loaded: {self.problem}"
+        return f"{text}; {self.fix}" if self.fix else text
 
 
 class MissingDependency(RegistryError, ImportError):

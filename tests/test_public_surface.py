@@ -25,7 +25,8 @@ PACKAGES = {
     | {"LogitsProcessorOutput", "MergedColumnParallelLinear", "ParallelLMHead", "RMSNorm"}
     | {"QKVParallelLinear", "RadixAttention", "ReplicatedLinear", "RowParallelLinear"}
     | {"SiluAndMul", "VocabParallelEmbedding", "get_rope", "PoolingType", "RotaryEmbedding"},
-    "archzoo.models": {"CausalLM", "DecoderLayer", "DecoderModel", "GatedMLP"},
+    "archzoo.models": {"CausalLM", "DecoderLayer", "DecoderModel", "GatedMLP"}
+    | {"DecoderBase", "EmbeddingModel", "SequenceClassifier"},
     "archzoo.parallel": {"Communicator", "Group", "Groups", "HeadLayout", "ShardSpec", "Topology"}
     | {"LinearPartition", "ParameterFactory", "ShardedParameter", "Dim", "IN", "OUT"},
     "archzoo.quantization": {"QuantConfig", "QuantMethod", "QuantTarget", "quant_config"},
@@ -47,6 +48,7 @@ METHODS = {
     "logits": ["self", "ids", "chunk_size"],
     "logprobs": ["self", "ids", "start", "top_k", "temperature"],
     "embed": ["self", "prompts", "dimensions", "normalize"],
+    "classify": ["self", "prompts", "chunk_size"],
     "generate": ["self", "prompt", "max_new_tokens", "stream"],
 }
 

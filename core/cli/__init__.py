@@ -2,8 +2,10 @@
 
 ::
 
+    quick      list, why, doctor: the three that start at once
     app        commands and their options; imports nothing heavy
-    listing    list, as plain text
+    listing    list, as plain text      why  a decision       doctor  a check-up
+    plain      columns and wrapping without rich              probing, probe  imports, isolated
     generate   text from a checkpoint
     verify     our layers beside those of transformers      trace      layers caught in the act
     bench      speed, load time and memory beside theirs    contenders the two loops; footprint
@@ -15,9 +17,13 @@ Exit codes: 0 fine, 1 refused or failed, 2 usage, 130 interrupted.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 __all__ = ["main"]
+
+QUICK = ("list", "why", "doctor")
+"""Commands that start without the libraries the others need."""
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells give it."""
@@ -32,10 +38,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
+        if words and words[0] in QUICK:
+            from .quick import run
+
+            return run(words[0], words[1:])
         from .app import app
 
-        app(args=None if argv is None else list(argv), prog_name="archzoo")
+        app(args=words, prog_name="archzoo")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from .guard import guarded
+from . import quick
 from .values import integers, sizes
 
 app = typer.Typer(
@@ -58,16 +58,18 @@ def _main(
         raise typer.Exit
 
 
-@app.command("list")
-def list_architectures(
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-) -> None:
-    """Show every installed architecture, who serves it, and why not where it cannot."""
-    with guarded():
-        from ..registry import catalog
-        from . import listing
+def _quick(command: str) -> None:
+    """Show a command whose options ``quick`` declares, and pass it on."""
 
-        print(listing.as_json(catalog()) if as_json else listing.as_text(catalog()))
+    def pass_on(context: typer.Context) -> None:
+        raise typer.Exit(quick.run(command, context.args))
+
+    settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+    app.command(command, help=quick.SUMMARIES[command], context_settings=settings)(pass_on)
+
+
+for _command in quick.SUMMARIES:
+    _quick(_command)
 
 
 @app.command()

@@ -4,39 +4,67 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
-from ..registry import Catalog, Problem, Provider, Reason
+from packaging.utils import canonicalize_name
 
-_HEADINGS = ("ARCHITECTURE", "PLUGIN", "STATE")
+from ..registry import Catalog, Group, Problem, Provider, Verdict, decide
+from .plain import as_problem, as_provider, explained, problem_lines, table
+
 _NOTHING = "No model plugin is installed; run: pip install archzoo-llama"
 
 
-def as_text(catalog: Catalog) -> str:
+@dataclass(frozen=True)
+class Filters:
+    """Which claims to show.
+
+    Args:
+        pattern: of the name, with ``*`` and ``?``; case does not matter.
+        states: only these; all when empty.
+        plugin: only this distribution, in any spelling; all when empty.
+        group: which kind of name.
+    """
+
+    pattern: str = "*"
+    states: tuple[str, ...] = ()
+    plugin: str = ""
+    group: Group = Group.MODELS
+
+    def keep(self, provider: Provider) -> bool:
+        """Whether a provider is to be shown."""
+        plugin = canonicalize_name(provider.distribution)
+        return (
+            fnmatchcase(provider.name.lower(), self.pattern.lower())
+            and (not self.states or provider.state in self.states)
+            and (not self.plugin or plugin == canonicalize_name(self.plugin))
+        )
+
+
+EVERYTHING = Filters()
+
+
+def as_text(catalog: Catalog, filters: Filters = EVERYTHING) -> str:
     """One line for each claim, its reasons below it, then what is wrong besides."""
-    providers, problems = catalog.providers(), _problems(catalog)
-    lines = _table(providers) if providers else [_NOTHING]
-    if problems:
-        lines += ["", "Problems:", *(f"  {problem}" for problem in problems)]
-    return "\n".join(map(_printable, lines))
+    everything = catalog.providers(filters.group)
+    shown = [provider for provider in everything if filters.keep(provider)]
+    if shown:
+        lines = _table(shown, catalog)
+    elif everything:
+        lines = [f"None of {len(everything)} entries matches; archzoo list shows all"]
+    elif filters.group is Group.MODELS:
+        lines = [_NOTHING]
+    else:
+        lines = [f"No {filters.group.noun} is installed"]
+    return "\n".join([*lines, *problem_lines(_problems(catalog))])
 
 
-def as_json(catalog: Catalog) -> str:
+def as_json(catalog: Catalog, filters: Filters = EVERYTHING) -> str:
     """The same as an object with ``providers`` and ``problems``."""
+    shown = [each for each in catalog.providers(filters.group) if filters.keep(each)]
     content = {
-        "providers": [
-            {
-                "architecture": provider.architecture,
-                "distribution": provider.distribution,
-                "version": provider.version,
-                "target": provider.target,
-                "state": str(provider.state),
-                "reasons": [_reason(reason) for reason in provider.reasons],
-            }
-            for provider in catalog.providers()
-        ],
-        "problems": [
-            {"source": problem.source, **_reason(problem.reason)} for problem in _problems(catalog)
-        ],
+        "providers": [as_provider(provider) for provider in shown],
+        "problems": [as_problem(problem) for problem in _problems(catalog)],
     }
     return json.dumps(content, indent=2)
 
@@ -45,24 +73,14 @@ def _problems(catalog: Catalog) -> tuple[Problem, ...]:
     return (*catalog.plugin_problems(), *catalog.setting_problems())
 
 
-def _table(providers: Sequence[Provider]) -> list[str]:
-    rows = [(each.architecture, each.label, str(each.state)) for each in providers]
-    widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
-    lines = [_row(_HEADINGS, widths)]
-    for row, provider in zip(rows, providers, strict=True):
-        lines.append(_row(row, widths))
-        lines += [f"  {reason}" for reason in provider.reasons]
-    return lines
+def _table(providers: Sequence[Provider], catalog: Catalog) -> list[str]:
+    headings = (providers[0].group.noun.upper(), "PLUGIN", "STATE")
+    rows = [((each.name, each.label, str(each.state)), _notes(each, catalog)) for each in providers]
+    return table(headings, rows)
 
 
-def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(map(str.ljust, cells, widths)).rstrip()
-
-
-def _reason(reason: Reason) -> dict[str, str]:
-    return {"code": str(reason.code), "problem": reason.problem, "fix": reason.fix}
-
-
-def _printable(line: str) -> str:
-    """Metadata may hold anything: nothing of it may steer the terminal."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
+def _notes(provider: Provider, catalog: Catalog) -> list[str]:
+    """Why a claim does not serve; a contest is a reason of no single claim."""
+    decision = decide(catalog, (provider.name,), provider.group)
+    contest = [f"contested: {decision.hint}"] if decision.verdict is Verdict.CONTESTED else []
+    return [explained(reason) for reason in provider.reasons] or contest

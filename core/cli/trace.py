@@ -1,7 +1,8 @@
 """Traces: what one forward leaves at the end of each stage of a model, ours and theirs.
 
 Both give the same stages: embedding, the residual stream after each layer, the rows after the
-final norm, and logits where the model has a head. Rows are (T, D), logits (T, V).
+final norm, and logits where the model has a head. Rows are (T, D), logits (T, V); scores of a
+classifier are (1, labels).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from ..boundary import ResidualStream
 from ..errors import InputError
-from ..models import CausalLM
+from ..models import DecoderBase
 from ..runtime import Model
 
 Trace = dict[str, Tensor]
@@ -44,10 +45,12 @@ def our_trace(model: Model, ids: Sequence[int]) -> Trace:
             for hook in _our_hooks(runner.module, trace if at == 0 else {})
         ]
     ):
-        if not type(model.module).has_head:
+        if "logits" in model.module.serves:
+            trace[LOGITS] = model.logits(ids)
+        elif "classify" in model.module.serves:
+            trace[LOGITS] = model.classify(ids)
+        else:
             model.embed(ids)
-            return trace
-        trace[LOGITS] = model.logits(ids)
     return trace
 
 
@@ -71,11 +74,11 @@ def reference_trace(model: Any, ids: Sequence[int]) -> Trace:
     with _hooks(hooks), torch.inference_mode():
         output = model(input_ids=torch.tensor([list(ids)]), use_cache=False)
     if getattr(output, "logits", None) is not None:
-        trace[LOGITS] = output.logits[0]
+        trace[LOGITS] = output.logits.flatten(0, -2)
     return trace
 
 
-def _our_hooks(module: CausalLM, trace: Trace) -> Iterator[tuple[nn.Module, Hook]]:
+def _our_hooks(module: DecoderBase, trace: Trace) -> Iterator[tuple[nn.Module, Hook]]:
     decoder = module.model
     yield decoder.embed_tokens, _keep(trace, EMBEDDING)
     for at, layer in enumerate(decoder.layers):

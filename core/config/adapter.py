@@ -67,6 +67,13 @@ class ConfigAdapter:
             values[key] = {**values[key], **change} if isinstance(change, Mapping) else change
         return ConfigAdapter(**values)
 
+    def with_labels(self) -> ConfigAdapter:
+        """This family with a classification head: two labels where the file states none.
+
+        ``transformers`` means two by default, and then writes neither number nor names.
+        """
+        return self.extend(self.name, defaults={"num_labels": 2})
+
 
 LLAMA_LIKE = ConfigAdapter(
     name="llama",

@@ -54,7 +54,8 @@ class ModelConfig:
         pad_token_id: filler token.
         attn_logit_softcap: c in c * tanh(score / c), before masking.
         final_logit_softcap: the same on logits.
-        num_labels: outputs of a classification head; None when the file states none.
+        num_labels: outputs of a classification head; None when neither the file nor the family
+            states them.
         extra: fields that the family's adapter adds.
         ledger: what became of every field of the file.
         raw: copy of the file.
@@ -179,7 +180,9 @@ def _size(fields: FieldReader, name: str, high: int) -> int:
 
 
 def _head_dim(fields: FieldReader, hidden: int, heads: int) -> int:
-    stated = fields.value("head_dim", lambda value, where: integer(value, where, high=2**14))
+    stated = fields.value(
+        "head_dim", lambda value, where: integer(value, where, high=2**14), null_is_value=True
+    )
     if stated is not None:
         return int(stated)
     if hidden % heads:
@@ -239,14 +242,16 @@ def _tokens(value: object, where: Where) -> tuple[int, ...]:
 
 
 def _num_labels(fields: FieldReader) -> int | None:
-    count: int | None = fields.value(_LABELS_BY_COUNT, integer)
     named: int | None = fields.value(_LABELS_BY_NAME, _length)
-    if count is not None and named is not None and count != named:
+    if named is not None and not fields.is_stated(_LABELS_BY_COUNT):
+        return named
+    count: int | None = fields.value(_LABELS_BY_COUNT, integer)
+    if named not in (None, count):
         refuse(
             fields.where(_LABELS_BY_COUNT),
             f"{count} labels here, {named} in {_LABELS_BY_NAME}; make them agree",
         )
-    return named if count is None else count
+    return count
 
 
 def _length(value: object, where: Where) -> int | None:

@@ -45,16 +45,23 @@ class Pooler(nn.Module):
         """Vectors of the requests that end in this forward.
 
         Raises:
-            InputError: ``dimensions`` outside 1…D; a first row or a mean wanted of a request
-                whose first rows were in an earlier forward; a request without rows here.
+            InputError: ``dimensions`` outside 1…D; see ``rows``.
         """
-        pooled = self._pool(hidden_states, requests, wanted.requests)
-        if pooled.dtype is not torch.float64:
-            pooled = pooled.float()
+        return self.vectors(self.rows(hidden_states, requests, wanted.requests), wanted)
+
+    def vectors(self, rows: Tensor, wanted: PoolingRequest) -> Tensor:
+        """(P, D) pooled rows to vectors: cut, then scaled to length 1 where that is wanted."""
+        pooled = at_least_float32(rows)
         pooled = cut_dimensions(pooled, wanted.dimensions)
         return F.normalize(pooled, dim=-1) if wanted.normalize else pooled
 
-    def _pool(self, hidden_states: Tensor, requests: RequestRows, ending: Sequence[int]) -> Tensor:
+    def rows(self, hidden_states: Tensor, requests: RequestRows, ending: Sequence[int]) -> Tensor:
+        """(P, D): the pooled row of each request that ends here, as the model computed it.
+
+        Raises:
+            InputError: a first row or a mean wanted of a request whose first rows were in an
+                earlier forward; a request without rows here.
+        """
         sizes = requests.extend_seq_lens_cpu
         starts = [0, *accumulate(sizes)]
         for request in ending:
@@ -83,6 +90,11 @@ class Pooler(nn.Module):
                 f"{self.pooling.value} pooling needs all rows of a request in one forward; "
                 f"{prefix} tokens of request {index} were in an earlier one: do not chunk it"
             )
+
+
+def at_least_float32(rows: Tensor) -> Tensor:
+    """Rows in float32; float64 stays."""
+    return rows if rows.dtype is torch.float64 else rows.float()
 
 
 def cut_dimensions(vectors: Tensor, dimensions: int | None) -> Tensor:

@@ -1,8 +1,20 @@
 """Decoder skeleton shared by plugins."""
 
+from .base import DecoderBase
 from .causal_lm import CausalLM
+from .classifier import SequenceClassifier
 from .decoder import DecoderLayer, DecoderModel
+from .embedding import EmbeddingModel
 from .mlp import GatedMLP
 from .names import name_map
 
-__all__ = ["CausalLM", "DecoderLayer", "DecoderModel", "GatedMLP", "name_map"]
+__all__ = [
+    "CausalLM",
+    "DecoderBase",
+    "DecoderLayer",
+    "DecoderModel",
+    "EmbeddingModel",
+    "GatedMLP",
+    "SequenceClassifier",
+    "name_map",
+]

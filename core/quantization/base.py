@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from ..errors import QuantizationError
 from ..parallel import OUT, LinearPartition, ParameterFactory
 
 
@@ -75,9 +77,25 @@ class QuantMethod(ABC):
 
 
 class QuantConfig(ABC):
-    """A checkpoint's quantization: gives each layer its method."""
+    """A checkpoint's quantization: gives each layer its method.
+
+    A plugin registers a subclass under the entry-point group ``archzoo.quantization``, by the
+    name that ``quant_method`` has in config.json.
+    """
 
     name: str
+
+    @classmethod
+    def from_checkpoint(cls, settings: Mapping[str, Any]) -> QuantConfig:
+        """Read a checkpoint's ``quantization_config``.
+
+        Args:
+            settings: the block, without nulls, method under ``quant_method``.
+
+        Raises:
+            QuantizationError: the class reads none, or the block cannot be served.
+        """
+        raise QuantizationError(f"{cls.__qualname__} reads no quantization_config")
 
     @abstractmethod
     def method_for(self, target: QuantTarget) -> QuantMethod:

@@ -2,12 +2,19 @@
 
 ::
 
+    groups        names of the entry-point groups
     entries       one entry_points.txt -> claims and faults, line by line
     scan          installed distributions, each read on its own
     requirements  what a distribution needs, against what is installed
-    provider      one claim on an architecture, with its state and reasons
+    external      packages that an environment variable names, read as source text
+    installation  all of that for one path, read once
+    provider      one claim on a name, with its state and reasons
     index         Catalog: every claim, under the settings
-    resolution    a checkpoint's architecture names -> one provider -> its class
+    decision      names -> one provider, or why none; pure data
+    resolution    resolve: the decision carried out     named  the same for backends and methods
+    loading       provider -> class: the only import of plugin code
+    late          claims that only running code can tell     hook_plugins  pluggy, isolated
+    fingerprint   what two processes must agree on
 
 Nothing here imports torch, transformers or safetensors, and only ``resolve`` imports a plugin:
 the one module that serves the architecture asked for.
@@ -15,18 +22,37 @@ the one module that serves the architecture asked for.
 
 from __future__ import annotations
 
-from .index import Catalog, Problem, catalog
-from .provider import Provider, ProviderState, Reason, ReasonCode
-from .resolution import resolve, resolve_from
+from .decision import Decision, Verdict, decide
+from .fingerprint import differences, facts, fingerprint
+from .groups import Group
+from .index import Catalog, catalog
+from .named import implementation, ready_names
+from .provider import Origin, Problem, Provider, ProviderState, Reason, ReasonCode
+from .resolution import Served, catalog_for, provider_of, refusal, resolve, resolve_from, serve
 
 __all__ = [
     "Catalog",
+    "Decision",
+    "Group",
+    "Origin",
     "Problem",
     "Provider",
     "ProviderState",
     "Reason",
     "ReasonCode",
+    "Served",
+    "Verdict",
     "catalog",
+    "catalog_for",
+    "decide",
+    "differences",
+    "facts",
+    "fingerprint",
+    "implementation",
+    "provider_of",
+    "ready_names",
+    "refusal",
     "resolve",
     "resolve_from",
+    "serve",
 ]

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from .groups import PREFIX, Group
 from .provider import Reason, ReasonCode
 
 _HEADER = re.compile(r"\[(?P<group>[^\[\]]+)\]")
 _TARGET = re.compile(
-    r"(?P<module>[\w.]+)\s*:\s*(?P<attr>[\w.]+)\s*(?:\[(?P<extras>[^\[\]]*)\])?", re.ASCII
+    r"(?P<module>[\w.]+)\s*(?::\s*(?P<attr>[\w.]+)\s*)?(?:\[(?P<extras>[^\[\]]*)\])?", re.ASCII
 )
 
 
@@ -23,7 +24,7 @@ class Entry:
     Args:
         name: the key, an architecture in the group of models.
         module: module to import; empty when the target cannot be read.
-        attr: dotted name inside the module; empty likewise.
+        attr: dotted name inside the module; empty likewise, and where the module itself is meant.
         extras: normalised extras that the target needs, sorted.
         fault: why the line cannot be used.
     """
@@ -35,14 +36,14 @@ class Entry:
     fault: Reason | None = None
 
 
-def parse_entries(text: str, group: str) -> tuple[tuple[Entry, ...], tuple[Reason, ...]]:
+def parse_entries(text: str, group: Group) -> tuple[tuple[Entry, ...], tuple[Reason, ...]]:
     """Entries of one group, and faults of lines that name no entry.
 
     Lines of other groups are not looked at: what they hold is their reader's concern.
 
     Args:
         text: content of the file.
-        group: name of the group, compared exactly.
+        group: the group, its name compared exactly.
     """
     entries: list[Entry] = []
     faults: list[Reason] = []
@@ -59,21 +60,39 @@ def parse_entries(text: str, group: str) -> tuple[tuple[Entry, ...], tuple[Reaso
             section = None
         name, equals, target = (part.strip() for part in line.partition("="))
         if section == group and name and equals:
-            entries.append(_entry(name, target))
+            entries.append(_entry(name, target, group))
         elif section == group or (section is None and group in line):
             faults.append(_bad_line(number, line))
     return _without_repeats(entries), tuple(faults)
 
 
-def _entry(name: str, target: str) -> Entry:
+def strange_groups(text: str) -> tuple[Reason, ...]:
+    """A fault for each group under archzoo's prefix that archzoo does not read: a typing error."""
+    headers = (_HEADER.fullmatch(line.strip()) for line in text.splitlines())
+    names = dict.fromkeys(header["group"].strip() for header in headers if header)
+    known = ", ".join(Group)
+    return tuple(
+        Reason(
+            ReasonCode.ENTRY_POINT_INVALID,
+            f"group {name!r} of entry_points.txt is none that archzoo reads: {known}",
+            "report it to the distribution's author",
+        )
+        for name in names
+        if name.startswith(PREFIX) and name not in set(map(str, Group))
+    )
+
+
+def _entry(name: str, target: str, group: Group) -> Entry:
     match = _TARGET.fullmatch(target)
-    if match is None or not (_is_dotted(match["module"]) and _is_dotted(match["attr"])):
-        return Entry(name, fault=_bad_target(f"target {target!r} is not 'module:Class'"))
+    attr = "" if match is None else match["attr"] or ""
+    if match is None or not _names_something(match["module"], attr, group):
+        wanted = "'module:Class'" if group.names_classes else "'module'"
+        return Entry(name, fault=_bad_target(f"target {target!r} is not {wanted}"))
     try:
         extras = _extras(match["extras"])
     except InvalidRequirement:
         return Entry(name, fault=_bad_target(f"target {target!r} has a malformed list of extras"))
-    return Entry(name, match["module"], match["attr"], extras)
+    return Entry(name, match["module"], attr, extras)
 
 
 def _extras(listed: str | None) -> tuple[str, ...]:
@@ -82,6 +101,10 @@ def _extras(listed: str | None) -> tuple[str, ...]:
         return ()
     # A stand-in name lets the library judge the list by its own grammar.
     return tuple(sorted(map(canonicalize_name, Requirement(f"x[{listed}]").extras)))
+
+
+def _names_something(module: str, attr: str, group: Group) -> bool:
+    return _is_dotted(module) and (_is_dotted(attr) if attr or group.names_classes else True)
 
 
 def _is_dotted(name: str) -> bool:

@@ -4,159 +4,223 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
-from ..settings import DISABLED_VARIABLE, PLUGINS_VARIABLE, Settings
-from .entries import Entry
-from .provider import Provider, Reason, ReasonCode
-from .requirements import Requirements
-from .scan import Plugin, scan
+from packaging.utils import canonicalize_name
 
-_GROUP = "archzoo.models"
+from ..settings import PLUGINS_VARIABLE, Settings
+from .claims import Claim
+from .groups import Group
+from .installation import Installation, installation
+from .provider import Origin, Problem, Provider, Reason, ReasonCode
+from .scan import Installed, Plugin
+from .unmatched import near_names, unmatched_settings
 
+if TYPE_CHECKING:
+    from .external import ExternalPackage
 
-@dataclass(frozen=True)
-class Problem:
-    """Something wrong that belongs to no provider.
-
-    Args:
-        source: the distribution, or the environment variable.
-        reason: what is wrong with it.
-    """
-
-    source: str
-    reason: Reason
-
-    def __str__(self) -> str:
-        """Source, problem, fix."""
-        return f"{self.source}: {self.reason}"
+RESERVED = {Group.ATTENTION_BACKENDS: frozenset({"torch"})}
+"""Names that archzoo serves itself; a plugin cannot claim them."""
 
 
 class Catalog:
-    """Which architectures are claimed, by whom, and whether each claim can serve.
+    """Which names are claimed, by whom, and whether each claim can serve.
 
     Requirements of a provider are checked when it is asked for, once.
 
     Args:
         path: places to search for distributions; ``sys.path`` as it is now when None.
-        settings: what is disabled or left out; from the environment when None.
+        settings: what is disabled, left out or preferred; from the environment when None.
+        scanned: what was found there already, instead of a path.
+        late: claims that only running code could tell, from ``late``.
     """
 
     def __init__(
-        self, path: Sequence[str] | None = None, *, settings: Settings | None = None
+        self,
+        path: Sequence[str] | None = None,
+        *,
+        settings: Settings | None = None,
+        scanned: Installation | None = None,
+        late: Iterable[Claim] = (),
     ) -> None:
-        """Read the metadata of every distribution on the path, once."""
-        places = tuple(sys.path if path is None else path)
+        """Put the settings over what is installed; scans the path unless it has been."""
         self.settings = Settings.from_environ() if settings is None else settings
-        self._plugins = scan(_GROUP, places)
-        self._requirements = Requirements(places)
-        self._providers: dict[str, tuple[Provider, ...]] = {}
-        self._claims: dict[str, list[tuple[Plugin, Entry]]] = {}
-        for plugin in self._plugins:
-            for entry in plugin.entries:
-                self._claims.setdefault(entry.name, []).append((plugin, entry))
+        self.installation = scanned or Installation(sys.path if path is None else path)
+        self._claims: dict[Group, dict[str, list[Claim]]] = {group: {} for group in Group}
+        self._providers: dict[tuple[Group, str], tuple[Provider, ...]] = {}
+        for plugin in self.installation.plugins:
+            for group, entries in plugin.entries.items():
+                for entry in entries:
+                    self._add(group, Claim(entry, plugin.key, Origin.ENTRY_POINT, plugin))
+        for package in self.external_packages():
+            for entry in package.entries:
+                self._add(Group.MODELS, Claim(entry, package.name, Origin.EXTERNAL))
+        for claim in late:
+            self._add(Group.MODELS, claim)
+
+    def under(self, settings: Settings) -> Catalog:
+        """The same installation under other settings; nothing is scanned again."""
+        return Catalog(settings=settings, scanned=self.installation)
+
+    def with_late(self, claims: Iterable[Claim]) -> Catalog:
+        """The same with further claims on architectures."""
+        return Catalog(settings=self.settings, scanned=self.installation, late=claims)
 
     def architectures(self) -> tuple[str, ...]:
         """Every architecture that is claimed, usable or not, sorted."""
-        return tuple(sorted(self._claims))
+        return self.names(Group.MODELS)
+
+    def names(self, group: Group) -> tuple[str, ...]:
+        """Every name that is claimed in a group, usable or not, sorted."""
+        return tuple(sorted(self._claims[group]))
 
     def distributions(self) -> tuple[str, ...]:
-        """Normalised name of every plugin that the settings let in, in search order."""
-        return tuple(plugin.key for plugin in self._plugins if self.settings.selects(plugin.key))
+        """Normalised name of every plugin that the settings let in, sorted."""
+        return tuple(plugin.key for plugin in self.plugins())
 
-    def providers(self) -> tuple[Provider, ...]:
-        """Every claim, sorted by architecture, then distribution."""
+    def plugins(self) -> tuple[Plugin, ...]:
+        """Every plugin that the settings let in, sorted."""
+        return tuple(p for p in self.installation.plugins if self.settings.selects(p.key))
+
+    def external_packages(self) -> tuple[ExternalPackage, ...]:
+        """Packages that the settings name, in that order."""
+        return tuple(self.installation.external(name) for name in self.settings.external)
+
+    def providers(self, group: Group = Group.MODELS) -> tuple[Provider, ...]:
+        """Every claim of a group, sorted by name, then distribution."""
         return tuple(
-            provider for name in self.architectures() for provider in self.providers_of(name)
+            provider for name in self.names(group) for provider in self.providers_of(name, group)
         )
 
-    def providers_of(self, architecture: str) -> tuple[Provider, ...]:
-        """Claims on one architecture, sorted by distribution; empty when nobody claims it."""
-        if architecture not in self._claims:
-            return ()
-        if architecture not in self._providers:
-            claims = sorted(self._claims[architecture], key=lambda claim: claim[0].key)
-            self._providers[architecture] = tuple(self._provider(*claim) for claim in claims)
-        return self._providers[architecture]
+    def providers_of(self, name: str, group: Group = Group.MODELS) -> tuple[Provider, ...]:
+        """Claims on one name, sorted by distribution; empty when nobody claims it."""
+        if (group, name) not in self._providers:
+            claims = sorted(self._claims[group].get(name, ()), key=lambda claim: claim.key)
+            chosen = self._chosen(name, claims) if group.names_classes else ""
+            self._providers[group, name] = tuple(self._provider(c, group, chosen) for c in claims)
+        return self._providers[group, name]
 
-    def near(self, architecture: str) -> tuple[str, ...]:
-        """Claimed architectures that look like a name, best first."""
-        return _near(architecture, self._claims)
+    def installed(self, provider: Provider) -> Plugin | None:
+        """The plugin behind a provider; None for an external package."""
+        if provider.origin is Origin.EXTERNAL:
+            return None
+        key = canonicalize_name(provider.distribution)
+        return next((p for p in self.installation.plugins if p.key == key), None)
+
+    def near(self, name: str, group: Group = Group.MODELS) -> tuple[str, ...]:
+        """Claimed names that look like one, best first."""
+        return near_names(name, self._claims[group])
+
+    def tombstone(self, architecture: str) -> str:
+        """The distribution known to serve an architecture; empty when none is known."""
+        return self.installation.tombstones.get(architecture, "")
 
     def plugin_problems(self) -> tuple[Problem, ...]:
-        """Faults of plugins that the settings let in, beyond those of single providers."""
-        return tuple(
+        """Faults of plugins and external packages, beyond those of single providers."""
+        of_plugins = (
             Problem(plugin.installed.label, fault)
-            for plugin in self._plugins
-            if self.settings.selects(plugin.key)
+            for plugin in self.plugins()
             for fault in plugin.faults
         )
+        return (*of_plugins, *self.external_problems())
 
-    def setting_problems(self) -> tuple[Problem, ...]:
-        """Names in the settings that match nothing installed, and so have no effect."""
-        names = {plugin.key for plugin in self._plugins}
-        unmatched = [
-            *_unmatched(DISABLED_VARIABLE, self.settings.disabled, self._claims, "architecture"),
-            *_unmatched(PLUGINS_VARIABLE, self.settings.plugins or (), names, "plugin"),
-        ]
-        return tuple(unmatched)
-
-    def _provider(self, plugin: Plugin, entry: Entry) -> Provider:
-        return Provider(
-            architecture=entry.name,
-            module=entry.module,
-            attr=entry.attr,
-            extras=entry.extras,
-            distribution=plugin.installed.name,
-            version=plugin.installed.version,
-            reasons=self._reasons(plugin, entry),
+    def external_problems(self) -> tuple[Problem, ...]:
+        """Faults of the external packages that the settings name."""
+        return tuple(
+            Problem(self.settings.external_by, fault)
+            for package in self.external_packages()
+            for fault in package.faults
         )
 
-    def _reasons(self, plugin: Plugin, entry: Entry) -> tuple[Reason, ...]:
+    @cached_property
+    def _unmatched(self) -> tuple[Problem, ...]:
+        targets = {
+            name: [claim.entry.module for claim in claims]
+            for name, claims in self._claims[Group.MODELS].items()
+        }
+        names = {name for claims in self._claims.values() for name in claims}
+        makers = {
+            claim.key
+            for by_name in self._claims.values()
+            for claims in by_name.values()
+            for claim in claims
+        }
+        installed = {plugin.key for plugin in self.installation.plugins}
+        makers |= {canonicalize_name(name) for name in self.settings.external}
+        return tuple(unmatched_settings(self.settings, targets, names, installed, makers))
+
+    def setting_problems(self) -> tuple[Problem, ...]:
+        """Names in the settings that match nothing, and so have no effect."""
+        return self._unmatched
+
+    def _add(self, group: Group, claim: Claim) -> None:
+        self._claims[group].setdefault(claim.entry.name, []).append(claim)
+
+    def _chosen(self, name: str, claims: Sequence[Claim]) -> str:
+        """The claimant that the settings choose; empty where nothing is to be chosen."""
+        claimants = {claim.key for claim in claims}
+        exact = self.settings.chosen(name)
+        if exact:
+            return exact if exact in claimants else ""
+        preferred = claimants & self.settings.preferred()
+        return preferred.pop() if len(preferred) == 1 and len(claimants) > 1 else ""
+
+    def _provider(self, claim: Claim, group: Group, chosen: str) -> Provider:
+        installed = claim.plugin.installed if claim.plugin else Installed(claim.maker)
+        return Provider(
+            name=claim.entry.name,
+            module=claim.entry.module,
+            attr=claim.entry.attr,
+            extras=claim.entry.extras,
+            distribution=installed.name,
+            version=installed.version,
+            reasons=self._reasons(claim, group, chosen, installed),
+            group=group,
+            origin=claim.origin,
+            variable=self.settings.external_by if claim.origin is Origin.EXTERNAL else "",
+            found=claim.found,
+        )
+
+    def _reasons(
+        self, claim: Claim, group: Group, chosen: str, installed: Installed
+    ) -> tuple[Reason, ...]:
         """Why a claim cannot serve. Requirements are looked at only if all else is well."""
-        reasons: list[Reason] = []
-        if not self.settings.selects(plugin.key):
-            problem = f"{plugin.key} is not in {PLUGINS_VARIABLE}"
-            reasons.append(Reason(ReasonCode.NOT_SELECTED, problem, "add it to that list"))
-        if entry.name in self.settings.disabled:
-            problem = f"{entry.name} is in {DISABLED_VARIABLE}"
-            reasons.append(Reason(ReasonCode.DISABLED, problem, "remove it from that list"))
-        faults = (plugin.installed.fault, entry.fault)
+        entry = claim.entry
+        reasons = [*self._by_settings(claim, group, chosen)]
+        if entry.name in RESERVED.get(group, ()):
+            problem = f"{entry.name!r} is archzoo's own {group.noun}"
+            fix = "report it to the distribution's author"
+            reasons.append(Reason(ReasonCode.NAME_RESERVED, problem, fix))
+        faults = (installed.fault, entry.fault)
         reasons += [fault for fault in faults if fault is not None]
         if not reasons:
-            return self._requirements.unmet(plugin.installed, entry.extras)
+            return self.installation.requirements.unmet(installed, entry.extras)
         return tuple(reasons)
 
-
-def _near(name: str, known: Iterable[str]) -> tuple[str, ...]:
-    """Known names that look like one, upper and lower case aside, best first."""
-    from difflib import get_close_matches  # only failures need it, and importing it costs 10 ms
-
-    spellings = {other.lower(): other for other in known}
-    return tuple(spellings[match] for match in get_close_matches(name.lower(), spellings))
-
-
-def _unmatched(
-    variable: str, names: Iterable[str], known: Iterable[str], what: str
-) -> Iterable[Problem]:
-    known = set(known)
-    for name in sorted(set(names) - known):
-        near = _near(name, sorted(known))
-        fix = f"near names: {', '.join(near)}" if near else "remove it from that list"
-        problem = f"{name!r} matches no installed {what}"
-        yield Problem(variable, Reason(ReasonCode.SETTING_UNMATCHED, problem, fix))
+    def _by_settings(self, claim: Claim, group: Group, chosen: str) -> Iterable[Reason]:
+        """Why the user does not want a claim."""
+        name, key = claim.entry.name, claim.key
+        if claim.plugin is not None and not self.settings.selects(key):
+            problem = f"{key} is not in {PLUGINS_VARIABLE}"
+            yield Reason(ReasonCode.NOT_SELECTED, problem, "add it to that list")
+        if group is Group.MODELS and name in self.settings.disabled:
+            problem = f"{name} is in {self.settings.disabled_by}"
+            yield Reason(ReasonCode.DISABLED, problem, "remove it from that list")
+        if chosen and key != chosen:
+            problem = f"{self.settings.prefer_by} gives {name} to {chosen}"
+            yield Reason(ReasonCode.NOT_CHOSEN, problem, "change that list to use this one")
 
 
 def catalog() -> Catalog:
-    """The catalog of this process: scanned once for each ``sys.path`` and content of the variables.
+    """The catalog of this process: scanned once for each ``sys.path``.
 
     Raises:
         ConfigError: an environment variable that cannot be understood.
     """
-    return _catalog_under(Settings.from_environ(), tuple(sys.path))
+    return _catalog_under(Settings.from_environ(), installation(tuple(sys.path)))
 
 
-@lru_cache(maxsize=8)  # a program that keeps changing sys.path must not collect catalogs
-def _catalog_under(settings: Settings, path: tuple[str, ...]) -> Catalog:
-    return Catalog(path, settings=settings)
+@lru_cache(maxsize=8)  # a program that keeps changing its environment must not collect catalogs
+def _catalog_under(settings: Settings, scanned: Installation) -> Catalog:
+    return Catalog(settings=settings, scanned=scanned)

@@ -1,23 +1,47 @@
-"""Provider: one distribution's claim on one architecture, and why it serves or does not."""
+"""Provider: one claim on a name, and why it serves or does not."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from .groups import Group
 
 
 class ReasonCode(StrEnum):
     """Stable codes of the reasons; programs compare these, never the text."""
 
+    # What the user asked for.
     NOT_SELECTED = "plugin-not-selected"
+    NOT_CHOSEN = "provider-not-chosen"
     DISABLED = "architecture-disabled"
+    SETTING_UNMATCHED = "setting-unmatched"
+    # What metadata tells.
     REQUIREMENT_MISSING = "requirement-missing"
     REQUIREMENT_VERSION = "requirement-version"
     CORE_VERSION = "core-version"
     EXTRA_UNDECLARED = "extra-undeclared"
     ENTRY_POINT_INVALID = "entry-point-invalid"
+    NAME_RESERVED = "name-reserved"
     METADATA_INVALID = "metadata-invalid"
-    SETTING_UNMATCHED = "setting-unmatched"
+    INSTALLED_TWICE = "installed-twice"
+    # What the source of an external package tells.
+    EXTERNAL_NOT_FOUND = "external-not-found"
+    MODULE_UNREADABLE = "module-unreadable"
+    # What an import tells.
+    DEPENDENCY_MISSING = "dependency-missing"
+    MODULE_MISSING = "module-missing"
+    MODULE_SHADOWED = "module-shadowed"
+    IMPORT_FAILED = "import-failed"
+    IMPORT_EXITED = "import-exited"
+    NAME_MISSING = "name-missing"
+    NOT_A_CLASS = "not-a-class"
+    NOTHING_DECLARED = "nothing-declared"
+    # What hooks tell.
+    HOOK_LOAD_FAILED = "hook-load-failed"
+    HOOK_INVALID = "hook-invalid"
+    HOOK_VERSION = "hook-version"
+    HOOK_RAISED = "hook-raised"
 
 
 @dataclass(frozen=True)
@@ -39,61 +63,104 @@ class Reason:
         return f"{self.problem}; {self.fix}"
 
 
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong that belongs to no provider.
+
+    Args:
+        source: the distribution, or the environment variable.
+        reason: what is wrong with it.
+    """
+
+    source: str
+    reason: Reason
+
+    def __str__(self) -> str:
+        """Source, problem, fix."""
+        return f"{self.source}: {self.reason}"
+
+
 class ProviderState(StrEnum):
-    """Whether a provider can serve, judged from metadata alone."""
+    """Whether a provider can serve, judged without importing it."""
 
     READY = "ready"
     SKIPPED = "skipped"  # a requirement is not met
     BROKEN = "broken"  # its metadata cannot be trusted
     DISABLED = "disabled"  # the architecture is switched off
     EXCLUDED = "excluded"  # the distribution is not among those to use
+    OVERRIDDEN = "overridden"  # the user chose another claim on the same name
 
 
 _STATE_OF_CODE = {
     ReasonCode.NOT_SELECTED: ProviderState.EXCLUDED,
     ReasonCode.DISABLED: ProviderState.DISABLED,
+    ReasonCode.NOT_CHOSEN: ProviderState.OVERRIDDEN,
     ReasonCode.EXTRA_UNDECLARED: ProviderState.BROKEN,
     ReasonCode.ENTRY_POINT_INVALID: ProviderState.BROKEN,
     ReasonCode.METADATA_INVALID: ProviderState.BROKEN,
+    ReasonCode.NAME_RESERVED: ProviderState.BROKEN,
 }
+_STRONGEST_FIRST = (
+    # An explicit choice of the user outranks a defect, a defect outranks an unmet requirement.
+    ProviderState.EXCLUDED,
+    ProviderState.DISABLED,
+    ProviderState.OVERRIDDEN,
+    ProviderState.BROKEN,
+    ProviderState.SKIPPED,
+)
+
+
+class Origin(StrEnum):
+    """Where a claim was made."""
+
+    ENTRY_POINT = "entry point"
+    EXTERNAL = "external package"
+    HOOK = "hook"
 
 
 @dataclass(frozen=True)
 class Provider:
-    """One distribution's claim on one architecture.
+    """One claim on a name: an architecture, an attention backend, a quantization method.
 
     Args:
-        architecture: name as in config.json.
-        module: module to import; empty when the entry point cannot be read.
+        name: what is claimed; an architecture as in config.json.
+        module: module to import; empty when the claim cannot be read.
         attr: dotted name of the class inside it; empty likewise.
-        extras: extras of the distribution that the entry point needs, normalised.
-        distribution: what pip installed.
-        version: its version; empty when its metadata does not say.
+        extras: extras of the distribution that the claim needs, normalised.
+        distribution: what pip installed; for an external package its import name.
+        version: its version; empty when nothing says.
         reasons: why it cannot serve; none when it can.
+        group: which kind of name.
+        origin: where the claim was made.
+        variable: the environment variable that names an external package; else empty.
+        found: the class, where a hook gave the class itself.
     """
 
-    architecture: str
+    name: str
     module: str
     attr: str
     extras: tuple[str, ...]
     distribution: str
     version: str
     reasons: tuple[Reason, ...] = ()
+    group: Group = Group.MODELS
+    origin: Origin = Origin.ENTRY_POINT
+    variable: str = ""
+    found: type | None = field(default=None, compare=False, repr=False)
 
     @property
     def state(self) -> ProviderState:
         """What the reasons amount to."""
         states = {_STATE_OF_CODE.get(reason.code, ProviderState.SKIPPED) for reason in self.reasons}
-        # An explicit choice of the user outranks a defect, a defect outranks an unmet requirement.
-        for state in (ProviderState.EXCLUDED, ProviderState.DISABLED, ProviderState.BROKEN):
-            if state in states:
-                return state
-        return ProviderState.SKIPPED if states else ProviderState.READY
+        return next((state for state in _STRONGEST_FIRST if state in states), ProviderState.READY)
 
     @property
     def label(self) -> str:
         """Distribution and version, as messages name them."""
-        return f"{self.distribution} {self.version}".rstrip()
+        text = f"{self.distribution} {self.version}".rstrip()
+        if self.origin is Origin.EXTERNAL:
+            return f"{text} ({self.variable})"
+        return f"{text} (hook)" if self.origin is Origin.HOOK else text
 
     @property
     def target(self) -> str:
@@ -104,11 +171,16 @@ class Provider:
         return f"{self.module}:{self.attr}{extras}"
 
     @property
+    def entry(self) -> str:
+        """The claim as a line of ``entry_points.txt``."""
+        return f"{self.name} = {self.target}"
+
+    @property
     def reason(self) -> str:
         """Every reason on one line; empty for a provider that is ready."""
         return "; ".join(map(str, self.reasons))
 
     def __str__(self) -> str:
-        """Architecture, distribution, state, reasons."""
-        text = f"{self.architecture} of {self.label} is {self.state}"
+        """Name, distribution, state, reasons."""
+        text = f"{self.name} of {self.label} is {self.state}"
         return f"{text}: {self.reason}" if self.reasons else text

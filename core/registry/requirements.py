@@ -79,6 +79,33 @@ class Requirements:
         return self._found[key]
 
 
+def declared_as(plugin: Installed, module: str) -> tuple[str, str] | None:
+    """How a distribution declares what an import misses.
+
+    Names are compared as pip compares them, so ``flash_attn`` is found under ``flash-attn``.
+
+    Args:
+        plugin: the distribution whose module was being imported.
+        module: dotted name of the module that is not there.
+
+    Returns:
+        The requirement and the command that mends it; None when the distribution never said
+        that it needs such a thing.
+    """
+    wanted = canonicalize_name(module.partition(".")[0])
+    for extra in ("", *sorted(plugin.extras)):
+        for line in plugin.requires:
+            try:
+                if canonicalize_name(_parse(line).name) != wanted or not _applies(line, extra):
+                    continue
+            except _UNPARSABLE:
+                continue
+            needed = _without_marker(_parse(line))
+            package = f"{plugin.name}[{extra}]" if extra else needed
+            return needed, f"pip install {shlex.quote(package)}"
+    return None
+
+
 @lru_cache(maxsize=4096)
 def _parse(line: str) -> Requirement:
     return Requirement(line)

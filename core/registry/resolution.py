@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from importlib import import_module
+import importlib
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from ..errors import (
     ConfigError,
     DisabledArchitectureError,
     DuplicateArchitectureError,
-    MissingDependency,
-    PluginLoadError,
     RegistryError,
     UnknownArchitectureError,
 )
-from ..settings import DISABLED_VARIABLE, PLUGINS_VARIABLE, STRICT_VARIABLE
+from ..settings import STRICT_VARIABLE
+from .decision import Decision, Verdict, decide
+from .groups import Group
 from .index import Catalog, catalog
-from .provider import Provider, ProviderState
+from .installation import forget_scans
+from .loading import load_class
+from .provider import Problem, Provider, ProviderState
 
-_FIRST_PLUGIN = "archzoo-llama"
-_SHOWN = 8  # distributions that a message lists before it only counts the rest
+_UNABLE = (ProviderState.SKIPPED, ProviderState.BROKEN)
 
 
-def resolve(architectures: str | Sequence[str], *, strict: bool | None = None) -> type:
+def resolve(
+    architectures: str | Sequence[str],
+    *,
+    strict: bool | None = None,
+    disabled: str | Iterable[str] | None = None,
+    prefer: Mapping[str, str] | None = None,
+) -> type:
     """The class that serves a checkpoint; imports exactly one plugin module.
 
     Names are tried in order and the first that anyone claims decides: when that one is disabled,
@@ -32,18 +41,25 @@ def resolve(architectures: str | Sequence[str], *, strict: bool | None = None) -
         architectures: ``architectures`` of config.json, or one name.
         strict: refuse as long as any enabled plugin is skipped or broken, also when it is not the
             one asked for; ``ARCHZOO_STRICT`` decides when None.
+        disabled: architectures to switch off besides ``ARCHZOO_DISABLED_MODEL_ARCHS``.
+        prefer: architecture -> distribution or external package that serves it where several
+            claim it; goes before ``ARCHZOO_PREFER``.
 
     Raises:
         UnknownArchitectureError: nobody serves it; carries near names and the reasons of
             providers that were skipped.
-        DisabledArchitectureError: it is in ``ARCHZOO_DISABLED_MODEL_ARCHS``.
-        DuplicateArchitectureError: several distributions claim it.
+        DisabledArchitectureError: it is switched off.
+        DuplicateArchitectureError: several distributions claim it and nothing chooses.
         PluginLoadError: the plugin's module does not import, or lacks the class.
-        MissingDependency: the plugin says that an optional dependency is not installed.
-        RegistryError: strict, and an enabled plugin is skipped or broken.
+        MissingDependency: an optional dependency of the plugin is not installed.
+        RegistryError: strict, and an enabled plugin is skipped or broken; or the one chosen does
+            not claim the name.
         ConfigError: the names, or an environment variable, cannot be understood.
     """
-    return resolve_from(catalog(), architectures, strict=strict)
+    source = catalog_for(architectures)
+    if disabled is not None or prefer is not None:
+        source = source.under(source.settings.changed(disabled, prefer))
+    return resolve_from(source, architectures, strict=strict)
 
 
 def resolve_from(
@@ -60,10 +76,150 @@ def resolve_from(
         RegistryError: as ``resolve``.
         ConfigError: a name that is not a text.
     """
+    return serve(source, architectures, strict=strict).found
+
+
+@dataclass(frozen=True)
+class Served:
+    """The answer to a question.
+
+    Args:
+        found: the class.
+        provider: who provides it.
+        source: the catalog that knows the provider.
+    """
+
+    found: type
+    provider: Provider
+    source: Catalog
+
+
+def serve(
+    source: Catalog, architectures: str | Sequence[str], *, strict: bool | None = None
+) -> Served:
+    """The class that serves a checkpoint, and who provides it.
+
+    Args:
+        source: the catalog to choose from.
+        architectures: as for ``resolve``.
+        strict: as for ``resolve``; the catalog's settings decide when None.
+
+    Raises:
+        RegistryError: as ``resolve``.
+        ConfigError: a name that is not a text.
+    """
     names = _checked_names(architectures)
-    if source.settings.strict if strict is None else strict:
-        _refuse_any_skip(source)
-    return _load(_choose(source, names))
+    refuse_any_skip(source, strict)
+    _warn_of_settings(source)
+    provider, knowing = provider_of(source, names)
+    return Served(load_class(provider, knowing), provider, knowing)
+
+
+def provider_of(source: Catalog, names: Sequence[str]) -> tuple[Provider, Catalog]:
+    """Who serves the first name that anyone claims, and the catalog that knows it.
+
+    Running code is asked only when no metadata and no source text has an answer.
+
+    Args:
+        source: the catalog to choose from.
+        names: architectures, best first.
+
+    Raises:
+        RegistryError: nobody does; says why.
+    """
+    decision = decide(source, names)
+    if decision.provider is not None:
+        return decision.provider, source
+    if decision.verdict is not Verdict.UNKNOWN:
+        raise refusal(decision)
+    from .late import ask_late  # it runs code of others, and nearly nobody needs it
+
+    answer = ask_late(source)
+    extended = source.with_late(answer.claims)
+    decision = decide(extended, names)
+    if decision.provider is not None:
+        return decision.provider, extended
+    raise refusal(decision, answer.problems) from answer.cause
+
+
+def refusal(decision: Decision, late: Sequence[Problem] = ()) -> RegistryError:
+    """The error that a decision without a provider amounts to.
+
+    Args:
+        decision: what was decided.
+        late: what went wrong while running code was asked.
+    """
+    labels = tuple(provider.label for provider in decision.candidates)
+    match decision.verdict:
+        case Verdict.DISABLED:
+            return DisabledArchitectureError(decision.name, decision.setting)
+        case Verdict.CONTESTED:
+            return DuplicateArchitectureError(decision.name, labels, decision.hint)
+        case Verdict.MISCHOSEN:
+            claimed = " and ".join(labels)
+            return RegistryError(f"{decision.name} is claimed by {claimed}: {decision.hint}")
+    names = (decision.name,) if decision.name else decision.names
+    considered = (*decision.candidates, *decision.problems, *late)
+    return UnknownArchitectureError(
+        names, decision.near, tuple(map(str, considered)), decision.hint
+    )
+
+
+def refuse_any_skip(source: Catalog, strict: bool | None) -> None:
+    """Strict mode: everything that is enabled must be able to serve.
+
+    Args:
+        source: the catalog.
+        strict: whether to be strict; the catalog's settings decide when None.
+
+    Raises:
+        RegistryError: strict, and something enabled cannot serve.
+    """
+    if not (source.settings.strict if strict is None else strict):
+        return
+    faults = [
+        str(provider)
+        for group in Group
+        for provider in source.providers(group)
+        if provider.state in _UNABLE
+    ]
+    faults += map(str, source.plugin_problems())
+    if faults:
+        lines = "".join(f"\n  {fault}" for fault in faults)
+        raise RegistryError(
+            f"strict mode ({STRICT_VARIABLE}=1 or strict=True) refuses to go on while "
+            f"{len(faults)} enabled entries cannot serve; mend or disable them:{lines}"
+        )
+
+
+def catalog_for(architectures: str | Sequence[str]) -> Catalog:
+    """This process's catalog, current enough to answer for some architectures.
+
+    Args:
+        architectures: as for ``resolve``.
+
+    Raises:
+        ConfigError: a name that is not a text, or a bad environment variable.
+    """
+    return current_catalog(_checked_names(architectures), Group.MODELS)
+
+
+def current_catalog(names: Sequence[str], group: Group) -> Catalog:
+    """This process's catalog; scanned again when what is missing may have been installed since.
+
+    Args:
+        names: names that are served never lead to a scan.
+        group: which kind of name.
+
+    Raises:
+        ConfigError: an environment variable that cannot be understood.
+    """
+    source = catalog()
+    if source.installation.is_stale() and decide(source, names, group).provider is None:
+        forget_scans()
+        importlib.invalidate_caches()
+        source = catalog()
+    return source
 
 
 def _checked_names(architectures: str | Sequence[str]) -> tuple[str, ...]:
@@ -77,83 +233,7 @@ def _checked_names(architectures: str | Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def _refuse_any_skip(source: Catalog) -> None:
-    """Strict mode: everything that is enabled must be able to serve."""
-    faults = [
-        str(provider)
-        for provider in source.providers()
-        if provider.state in (ProviderState.SKIPPED, ProviderState.BROKEN)
-    ]
-    faults += map(str, source.plugin_problems())
-    if faults:
-        lines = "".join(f"\n  {fault}" for fault in faults)
-        raise RegistryError(
-            f"strict mode ({STRICT_VARIABLE}=1 or strict=True) refuses to go on while "
-            f"{len(faults)} enabled entries cannot serve; mend or disable them:{lines}"
-        )
-
-
-def _choose(source: Catalog, names: tuple[str, ...]) -> Provider:
-    """The provider that serves the first name anyone claims."""
-    for name in names:
-        if name in source.settings.disabled:
-            raise DisabledArchitectureError(name, DISABLED_VARIABLE)
-        providers = source.providers_of(name)
-        if providers:
-            return _only_ready(source, name, providers)
-    near = dict.fromkeys(match for name in names for match in source.near(name))
-    reasons = tuple(map(str, source.plugin_problems()))
-    raise UnknownArchitectureError(names, tuple(near), reasons, _hint(source))
-
-
-def _only_ready(source: Catalog, name: str, providers: tuple[Provider, ...]) -> Provider:
-    """The one provider that can serve.
-
-    A skipped claim still contests: which class serves must not depend on what else happens to be
-    installed. A broken one does not, or a defect in one plugin would take down another.
-    """
-    contenders = [
-        provider
-        for provider in providers
-        if provider.state in (ProviderState.READY, ProviderState.SKIPPED)
-    ]
-    if len(contenders) > 1:
-        raise DuplicateArchitectureError(
-            name,
-            tuple(provider.label for provider in contenders),
-            f"uninstall all but one, or list in {PLUGINS_VARIABLE} the distributions to use",
-        )
-    if contenders and contenders[0].state is ProviderState.READY:
-        return contenders[0]
-    hint = "" if source.distributions() else _hint(source)
-    raise UnknownArchitectureError((name,), (), tuple(map(str, providers)), hint)
-
-
-def _hint(source: Catalog) -> str:
-    """What to do when nobody claims a name."""
-    enabled = source.distributions()
-    if not enabled and source.settings.plugins is not None:
-        return f"{PLUGINS_VARIABLE} lets no installed plugin in; unset it to use all"
-    if not enabled:
-        return f"no model plugin is installed; run: pip install {_FIRST_PLUGIN}"
-    shown = ", ".join(enabled[:_SHOWN])
-    more = f" and {len(enabled) - _SHOWN} more" if len(enabled) > _SHOWN else ""
-    return f"installed plugins: {shown}{more}; install the plugin that serves this architecture"
-
-
-def _load(provider: Provider) -> type:
-    """Import the provider's module and take the class out of it."""
-    entry = f"{provider.architecture} = {provider.target}"
-    try:
-        found: object = import_module(provider.module)
-        for part in provider.attr.split("."):
-            found = getattr(found, part)
-    except MissingDependency:
-        raise
-    except (Exception, SystemExit) as error:  # a plugin that exits must not end the engine
-        problem = f"{type(error).__name__}: {error}"
-        raise PluginLoadError(entry, provider.label, problem) from error
-    if not isinstance(found, type):
-        problem = f"{provider.module}:{provider.attr} is {found!r}, not a class"
-        raise PluginLoadError(entry, provider.label, problem)
-    return found
+def _warn_of_settings(source: Catalog) -> None:
+    """What the user named and does not exist must not go unnoticed, whoever serves."""
+    for problem in (*source.setting_problems(), *source.external_problems()):
+        warnings.warn(str(problem), stacklevel=4)

@@ -6,6 +6,7 @@ rank here and the others in processes of their own (torchrun), which make the sa
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -45,6 +46,10 @@ class Executor(ABC):
     def least(self, number: int) -> int:
         """The smallest of all processes' numbers, on every process."""
         return number
+
+    def everyones(self, texts: Sequence[str]) -> list[list[str]]:
+        """Each process's texts, by process, on every process."""
+        return [list(texts)]
 
     @property
     def ranks_in_memory(self) -> int:
@@ -131,6 +136,17 @@ class ProcessExecutor(Executor):
         """The smallest of all processes' numbers (collective)."""
         mine = torch.tensor([number], dtype=torch.int64)
         return int(self._world.all_gather(mine, 0).min())
+
+    def everyones(self, texts: Sequence[str]) -> list[list[str]]:
+        """Each process's texts, by process, on every process (collective)."""
+        mine = torch.frombuffer(bytearray(json.dumps(list(texts)).encode()), dtype=torch.uint8)
+        sizes = self._world.all_gather(torch.tensor([mine.numel()]), 0)
+        padded = torch.zeros(int(sizes.max()), dtype=torch.uint8)
+        padded[: mine.numel()] = mine
+        rows = self._world.all_gather(padded[None], 0)
+        return [
+            json.loads(bytes(row[:size].tolist())) for row, size in zip(rows, sizes, strict=True)
+        ]
 
     @property
     def ranks_in_memory(self) -> int:

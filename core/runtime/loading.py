@@ -14,21 +14,23 @@ from torch import nn
 from ..config import ModelConfig, architectures_of
 from ..context import BuildContext
 from ..errors import InputError, RegistryError
-from ..models import CausalLM, name_map
+from ..models import CausalLM, DecoderBase, name_map
 from ..parallel import Topology
 from ..quantization import QuantConfig, quant_config
-from ..registry import resolve
+from ..registry import catalog, catalog_for, resolve, serve
 from ..weights import (
     WeightReport,
     Weights,
     open_source,
     source_tensors_equal,
 )
+from .agreement import check_same_catalog
 from .checkpoint import Checkpoint, local_path
 from .engine import Engine, EngineLimits
 from .executor import Executor, make_executor
 from .memory import check_fits, pool_size
 from .model import Model
+from .observers import Observation, observing
 from .options import (
     check_dtype,
     check_methods,
@@ -93,30 +95,31 @@ def load(
     check_methods(quantization, name, compile)
     check_room(kv_slots, max_requests, prefill_chunk)
     place, asked = device_of(device), check_dtype(dtype)
-    checkpoint = Checkpoint(local_path(path, is_offline(offline)))
-    try:
-        model_class = resolve_model(architectures_of(checkpoint.raw, checkpoint.config_file))
-        config = ModelConfig.from_dict(checkpoint.raw, model_class.adapter, checkpoint.config_file)
-        quant = quant_config(config.quantization)
-        config = with_stored_head(config, model_class, checkpoint)
-        executor = make_executor(sizes, place)
-        number = dtype_for(asked, config, place)
-        check_fits(checkpoint.source, number, place, executor)
-        modules = _build_all(model_class, config, executor, number, place, quant)
-        pool = pool_size(modules[0], executor, place, kv_slots, max_requests)
-        reports = [
-            module.load_weights(checkpoint.source, checkpoint.format, progress if at == 0 else None)
-            for at, module in enumerate(modules)
-        ]
-    finally:
-        checkpoint.close()
-    runners = [Runner(module, pool, name, place) for module in modules]
-    limits = EngineLimits(pool, max_requests, prefill_chunk)
-    engine = Engine(executor, runners, config, limits)
-    return Model(config, checkpoint, engine, reports)
+    with observing(path, catalog()) as seen:
+        checkpoint = Checkpoint(local_path(path, is_offline(offline)))
+        try:
+            executor = make_executor(sizes, place)
+            model_class = _agreed_class(checkpoint, executor, seen)
+            config = ModelConfig.from_dict(
+                checkpoint.raw, model_class.adapter, checkpoint.config_file
+            )
+            quant = quant_config(config.quantization)
+            config = with_stored_head(config, model_class, checkpoint)
+            number = dtype_for(asked, config, place)
+            check_fits(checkpoint.source, number, place, executor)
+            modules = _build_all(model_class, config, executor, number, place, quant)
+            pool = pool_size(modules[0], executor, place, kv_slots, max_requests)
+            reports = _fill(modules, checkpoint, progress)
+        finally:
+            checkpoint.close()
+        runners = [Runner(module, pool, name, place) for module in modules]
+        limits = EngineLimits(pool, max_requests, prefill_chunk)
+        engine = Engine(executor, runners, config, limits)
+        seen.model = Model(config, checkpoint, engine, reports)
+    return seen.model
 
 
-def build(config: ModelConfig | Mapping[str, Any], ctx: BuildContext) -> CausalLM:
+def build(config: ModelConfig | Mapping[str, Any], ctx: BuildContext) -> DecoderBase:
     """The architecture's module for one rank, empty; on any device, ``meta`` included.
 
     Args:
@@ -141,7 +144,7 @@ def load_weights(module: nn.Module, source: str | os.PathLike[str] | Weights) ->
         CoverageError: anything missing, left over, doubled or of another shape.
         InputError: the module is none of archzoo's.
     """
-    if not isinstance(module, CausalLM):
+    if not isinstance(module, DecoderBase):
         raise InputError(
             f"{type(module).__name__} is no archzoo model; build one with archzoo.build"
         )
@@ -154,30 +157,55 @@ def load_weights(module: nn.Module, source: str | os.PathLike[str] | Weights) ->
         opened.close()
 
 
-def resolve_model(architectures: Sequence[str]) -> type[CausalLM]:
+def resolve_model(architectures: Sequence[str]) -> type[DecoderBase]:
     """The model class for a configuration's architectures.
 
     Raises:
         RegistryError: none serves them, or one that is no model of archzoo's.
     """
-    found = resolve(architectures)
-    if not issubclass(found, CausalLM):
+    return _as_model(resolve(architectures))
+
+
+def _agreed_class(
+    checkpoint: Checkpoint, executor: Executor, seen: Observation
+) -> type[DecoderBase]:
+    """The model class of a checkpoint, the same on every process."""
+    names = architectures_of(checkpoint.raw, checkpoint.config_file)
+    seen.source = catalog_for(names)
+    check_same_catalog(seen.source, executor)
+    served = serve(seen.source, names)
+    seen.source, seen.provider = served.source, served.provider
+    return _as_model(served.found)
+
+
+def _as_model(found: type) -> type[DecoderBase]:
+    if not issubclass(found, DecoderBase):
         raise RegistryError(
             f"{found.__module__}.{found.__qualname__} is no archzoo model; it must extend "
-            "archzoo.models.CausalLM"
+            "archzoo.models.CausalLM, EmbeddingModel or SequenceClassifier"
         )
     return found
 
 
+def _fill(
+    modules: Sequence[DecoderBase], checkpoint: Checkpoint, progress: LoadProgress | None
+) -> list[WeightReport]:
+    """Load every local rank; the first one tells its progress."""
+    return [
+        module.load_weights(checkpoint.source, checkpoint.format, progress if at == 0 else None)
+        for at, module in enumerate(modules)
+    ]
+
+
 def with_stored_head(
-    config: ModelConfig, model_class: type[CausalLM], checkpoint: Checkpoint
+    config: ModelConfig, model_class: type[DecoderBase], checkpoint: Checkpoint
 ) -> ModelConfig:
     """The config, untied where the checkpoint stores a head of its own that differs.
 
     A config that says "tied" beside a stored head with other values contradicts itself; the
     trained head is kept, as ``transformers`` does, with a warning that says so.
     """
-    if not config.tie_word_embeddings or not model_class.has_head:
+    if not config.tie_word_embeddings or not issubclass(model_class, CausalLM):
         return config
     names = name_map(model_class, checkpoint.format)
     stored = {names.rename(name): name for name in checkpoint.source.infos()}
@@ -196,13 +224,13 @@ def with_stored_head(
 
 
 def _build_all(
-    model_class: type[CausalLM],
+    model_class: type[DecoderBase],
     config: ModelConfig,
     executor: Executor,
     dtype: torch.dtype,
     device: torch.device,
     quant: QuantConfig,
-) -> list[CausalLM]:
+) -> list[DecoderBase]:
     return [
         model_class(
             config,

@@ -11,7 +11,7 @@ from ..config import ModelConfig
 from ..errors import CapacityError
 from ..forward import KVCacheLayout
 from ..layers.rope_tables import num_positions
-from ..models import CausalLM
+from ..models import DecoderBase
 from ..weights import WeightSource
 from .engine import Engine
 from .executor import Executor
@@ -83,7 +83,7 @@ def check_fits(
 
 
 def pool_size(
-    model: CausalLM,
+    model: DecoderBase,
     executor: Executor,
     device: torch.device,
     kv_slots: int | None,

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from ..config import ModelConfig
 from ..errors import InputError
-from ..models import CausalLM
+from ..models import DecoderBase
 from ..weights import WeightReport
 from .checkpoint import Checkpoint
 from .engine import Engine
 from .generation import GenerateResult, StreamChunk, generate_all, generate_stream
 from .prompts import Prompt, checked_ids, is_batch, is_chat, is_list
 from .request import Request, SamplingParams, check_prompt, integer, number
-from .scoring import PromptLogprobs, prompt_logits, prompt_logprobs, prompt_vectors
+from .scoring import PromptLogprobs, prompt_logits, prompt_logprobs, prompt_pooled
 from .stopping import stop_ids_of
 from .tokenizer import Tokenizer
 
@@ -76,7 +76,7 @@ class Model:
         self._checkpoint = checkpoint
 
     @property
-    def module(self) -> CausalLM:
+    def module(self) -> DecoderBase:
         """The architecture's module of the first local rank.
 
         On a CPU its linears hold packed weights: ``weight`` keeps shape and dtype on ``meta``, so
@@ -117,9 +117,11 @@ class Model:
             (T, V) float32 (float64 when the model runs in float64); a list for a list.
 
         Raises:
-            InputError: an id outside the vocabulary, a prompt longer than the context.
+            InputError: an id outside the vocabulary, a prompt longer than the context, a model
+                without a language-model head.
             CapacityError: the KV pool has no room.
         """
+        self.module.require("logits")
         chunk = _chunk(chunk_size)
         if is_batch(ids):
             return prompt_logits(self.engine, [self._ids(one) for one in ids], chunk)
@@ -145,8 +147,9 @@ class Model:
 
         Raises:
             InputError: an empty prompt, a start outside it, a temperature that is not positive,
-                top_k outside the vocabulary.
+                top_k outside the vocabulary, a model without a language-model head.
         """
+        self.module.require("logprobs")
         vocab = self.config.vocab_size
         prompt = check_prompt(self.encode(ids), vocab)
         first = integer("start", start, 0, len(prompt))
@@ -176,16 +179,38 @@ class Model:
             (R, D) float32, or (R, dimensions).
 
         Raises:
-            InputError: an empty prompt, or dimensions outside 1…D.
+            InputError: an empty prompt, dimensions outside 1…D, or a classifier, which has scores
+                instead of vectors.
         """
-        width = self.config.hidden_size
+        self.module.require("embed")
+        width = self.module.pooled_width
         cut = None if dimensions is None else integer("dimensions", dimensions, 1, width)
-        none_at_all = is_list(prompts) and not prompts
-        many = list(prompts) if none_at_all or is_batch(prompts) else [prompts]
-        if not many:
+        ids = [self._ids(self.encode(one)) for one in _prompts(prompts)]
+        if not ids:
             return torch.empty(0, cut or width)
-        ids = [self._ids(self.encode(cast(Prompt, one))) for one in many]
-        return prompt_vectors(self.engine, ids, cut, normalize, _chunk(chunk_size))
+        return prompt_pooled(self.engine, ids, cut, normalize, _chunk(chunk_size))
+
+    def classify(
+        self, prompts: Prompt | Sequence[Prompt], *, chunk_size: int | None = None
+    ) -> Tensor:
+        """Scores of each prompt, of a classification or reward head over its last token.
+
+        Args:
+            prompts: one prompt or a list of them. Messages are a whole conversation: nothing that
+                begins another turn is added.
+            chunk_size: compute long prompts in chunks.
+
+        Returns:
+            (R, labels) float32, raw: no softmax, no sigmoid, no scaling.
+
+        Raises:
+            InputError: an empty prompt, or a model without such a head.
+        """
+        self.module.require("classify")
+        ids = [self._ids(self.encode(one, False)) for one in _prompts(prompts)]
+        if not ids:
+            return torch.empty(0, self.module.pooled_width)
+        return prompt_pooled(self.engine, ids, None, False, _chunk(chunk_size))
 
     @overload
     def generate(
@@ -235,9 +260,11 @@ class Model:
             a list; an iterator of pieces when streaming.
 
         Raises:
-            InputError: an empty prompt, an id outside the vocabulary, an option out of range.
+            InputError: an empty prompt, an id outside the vocabulary, an option out of range, a
+                model without a language-model head.
             CapacityError: a request that could never fit the KV pool.
         """
+        self.module.require("generate")
         many = list(prompt) if is_batch(prompt) else [prompt]
         params = SamplingParams(max_new_tokens, **cast(dict[str, Any], options))
         requests = [self._request(cast(Prompt, one), params) for one in many]
@@ -246,8 +273,12 @@ class Model:
         results = generate_all(self.engine, requests)
         return results if is_batch(prompt) else results[0]
 
-    def encode(self, prompt: Prompt) -> Sequence[int]:
+    def encode(self, prompt: Prompt, add_generation_prompt: bool = True) -> Sequence[int]:
         """Token ids of any kind of prompt; ids come back as they are.
+
+        Args:
+            prompt: a text, messages, or token ids.
+            add_generation_prompt: messages end with what begins the assistant's turn.
 
         Raises:
             InputError: a text or messages, and the checkpoint has no tokenizer for them.
@@ -255,7 +286,7 @@ class Model:
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt)
         if is_chat(prompt):
-            return self.tokenizer.apply_chat(prompt)
+            return self.tokenizer.apply_chat(prompt, add_generation_prompt)
         return cast(Sequence[int], prompt)
 
     def _request(self, prompt: Prompt, params: SamplingParams) -> Request:
@@ -275,6 +306,13 @@ class Model:
 
     def _ids(self, ids: Any) -> list[int]:
         return checked_ids(ids, self.config.vocab_size)
+
+
+def _prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt, or a list of them, as a list; an empty list holds none."""
+    none_at_all = is_list(prompts) and not prompts
+    many = list(prompts) if none_at_all or is_batch(prompts) else [prompts]
+    return cast(list[Prompt], many)
 
 
 def _chunk(size: int | None) -> int | None:

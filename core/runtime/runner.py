@@ -21,7 +21,7 @@ from ..forward import (
     TokenRows,
 )
 from ..layers import LogitsProcessorOutput
-from ..models import CausalLM
+from ..models import DecoderBase
 from .scheduler import Step
 
 
@@ -58,7 +58,7 @@ class Wanted:
     Args:
         sample_rows: rows whose logits are wanted; None for every row.
         logprobs: input log-probabilities, or None.
-        pooling: pooled vectors instead of logits, or None.
+        pooling: pooled rows (vectors, or scores of a classifier) instead of logits, or None.
     """
 
     sample_rows: Sequence[int] | None = None
@@ -81,7 +81,7 @@ class Runner:
 
     def __init__(
         self,
-        module: CausalLM,
+        module: DecoderBase,
         size: PoolSize,
         backend: str,
         device: torch.device,

@@ -1,4 +1,4 @@
-"""Prompts in, logits, log-probabilities or vectors out: everything that computes a prompt once."""
+"""Prompts in, logits, log-probabilities, vectors or scores out: each prompt computed once."""
 
 from __future__ import annotations
 
@@ -86,17 +86,20 @@ def prompt_logprobs(
     return _joined(list(ids), first, top_k, parts)
 
 
-def prompt_vectors(
+def prompt_pooled(
     engine: Engine,
     prompts: Prompts,
     dimensions: int | None,
     normalize: bool,
     chunk_size: int | None,
 ) -> Tensor:
-    """(R, D) pooled vectors; a long prompt may be computed in chunks where pooling allows it."""
+    """(R, D) vectors, or (R, labels) scores of a classifier, of the prompts' pooled rows.
+
+    A long prompt may be computed in chunks where pooling allows it.
+    """
     for at, ids in enumerate(prompts):
         if not ids:
-            raise InputError(f"prompt {at} is empty: 0 tokens have no vector; leave it out")
+            raise InputError(f"prompt {at} is empty: 0 tokens have no last row; leave it out")
     rows: dict[int, Tensor] = {}
     for group in _groups(prompts, engine):
         texts = [prompts[at] for at in group]

@@ -261,6 +261,29 @@ def test_labels(llama: Any) -> None:
     refused(llama(num_labels=2, id2label=names), "2 labels here, 3 in id2label")
 
 
+def test_two_labels_where_a_classifier_states_none(llama: Any) -> None:
+    """The default of transformers, which it does not write; anything stated comes first."""
+    labelled = LLAMA_LIKE.with_labels()
+    plain = ModelConfig.from_dict(llama(), labelled)
+    assert plain.num_labels == 2
+    assert plain.ledger.defaulted["num_labels"] == "llama default"
+    for absent in ({"num_labels": None}, {"id2label": None}, {"id2label": {}}):
+        assert ModelConfig.from_dict(llama(**absent), labelled).num_labels == 2
+    for stated in ({"num_labels": 1}, {"id2label": {"0": "good"}}):
+        config = ModelConfig.from_dict(llama(**stated), labelled)
+        assert config.num_labels == 1 and "num_labels" not in config.ledger.defaulted
+    with pytest.raises(ConfigError, match="2 labels here, 1 in id2label"):
+        ModelConfig.from_dict(llama(num_labels=2, id2label={"0": "good"}), labelled)
+
+
+def test_a_null_head_width_overrules_the_familys(llama: Any) -> None:
+    wide = LLAMA_LIKE.extend("wide", defaults={"head_dim": 128})
+    assert ModelConfig.from_dict(llama(), wide).head_dim == 128
+    config = ModelConfig.from_dict(llama(head_dim=None), wide)
+    assert config.head_dim == 16
+    assert config.ledger.consumed["head_dim"] == "head_dim"
+
+
 # ---------------------------------------------------------------------------- quantization
 
 

@@ -80,6 +80,13 @@ def test_dimensions_are_cut_before_normalising() -> None:
     torch.testing.assert_close(out[0], ROWS[2, :3] / ROWS[2, :3].norm())
 
 
+def test_rows_come_as_the_model_computed_them() -> None:
+    narrow = ROWS.bfloat16()
+    assert torch.equal(Pooler().rows(narrow, REQUESTS, (2, 1)), narrow[[5, 3]])
+    vectors = Pooler().vectors(narrow[:1], PoolingRequest((0,), normalize=False))
+    assert vectors.dtype is torch.float32 and torch.equal(vectors, narrow[:1].float())
+
+
 @pytest.mark.parametrize("dimensions", [0, -1, 9])
 def test_dimensions_outside_the_width_are_refused(dimensions: int) -> None:
     with pytest.raises(InputError, match=rf"dimensions={dimensions}.*8"):

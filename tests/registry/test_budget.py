@@ -17,13 +17,28 @@ import archzoo.registry as registry
 after_import = time.process_time()
 found = registry.resolve("A7ForCausalLM")
 spent = time.process_time() - after_import
-listed = [(p.architecture, str(p.state)) for p in registry.catalog().providers()]
+listed = [(p.name, str(p.state)) for p in registry.catalog().providers()]
 new = set(sys.modules) - before
 print(json.dumps({
     "found": found.__module__, "ms": spent * 1000, "modules": len(new),
     "plugins": sorted(m for m in new if m.startswith("budget_")),
     "heavy": sorted(new & {"torch", "transformers", "rich", "safetensors", "numpy", "typer"}),
     "states": [sum(s == k for _, s in listed) for k in ("ready", "skipped", "broken")],
+}))
+"""
+
+COMMAND = """
+import contextlib, io, json, sys
+before = set(sys.modules)
+out = io.StringIO()
+with contextlib.redirect_stdout(out):
+    from archzoo.cli import main
+    code = main(sys.argv[1:])
+new = set(sys.modules) - before
+print(json.dumps({
+    "code": code, "lines": len(out.getvalue().splitlines()), "modules": len(new),
+    "plugins": sorted(m for m in new if m.startswith("budget_")),
+    "heavy": sorted(new & {"torch", "transformers", "rich", "safetensors", "numpy", "typer"}),
 }))
 """
 
@@ -51,12 +66,16 @@ def crowd(site: Site) -> Site:
     return site
 
 
-def measure(site: Site) -> dict[str, object]:
+def measure(site: Site, script: str = SCRIPT, *arguments: str) -> dict[str, object]:
     environment = {key: value for key, value in os.environ.items() if "ARCHZOO" not in key}
     places = (str(site.folder), environment.get("PYTHONPATH", ""))
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, places))
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", script, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return dict(json.loads(done.stdout))
 
@@ -72,3 +91,11 @@ def test_500_plugins(crowd: Site) -> None:
     ready, skipped, broken = first["states"]  # type: ignore[misc]  # a list of three numbers
     assert skipped == 240 and broken == 30 and ready >= 480
     assert min(float(str(run["ms"])) for run in runs) < BUDGET_MS
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("why", "A7ForCausalLM")])
+def test_commands_over_500_plugins(crowd: Site, arguments: tuple[str, ...]) -> None:
+    first = measure(crowd, COMMAND, *arguments)
+    assert first["code"] == 0 and int(str(first["lines"])) >= (1000 if len(arguments) == 1 else 5)
+    assert first["heavy"] == [] and first["plugins"] == []
+    assert int(str(first["modules"])) < BUDGET_MODULES

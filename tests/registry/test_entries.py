@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from archzoo.registry import ReasonCode
-from archzoo.registry.entries import Entry, parse_entries
+from archzoo.registry import Group, ReasonCode
+from archzoo.registry.entries import Entry, parse_entries, strange_groups
 
-GROUP = "archzoo.models"
+GROUP = Group.MODELS
 
 
 def parse(*lines: str) -> tuple[tuple[Entry, ...], int]:
@@ -93,3 +93,26 @@ def test_exact_repeat_is_one_entry_and_another_target_a_fault() -> None:
     assert same == (Entry("A", "a", "A"),)
     (twice,), _ = parse("[archzoo.models]", "A = a:A", "A = b:B", "A = a:A")
     assert twice.fault is not None and "'A' is listed twice" in twice.fault.problem
+
+
+@pytest.mark.parametrize("group", list(Group))
+def test_a_module_alone_is_a_target_where_no_class_is_named(group: Group) -> None:
+    (entry,), faults = parse_entries(f"[{group}]\nx = pkg.hooks\n", group)
+    assert faults == ()
+    if group.names_classes:
+        assert entry.fault is not None and "is not 'module:Class'" in entry.fault.problem
+    else:
+        assert entry == Entry("x", "pkg.hooks")
+
+
+def test_bad_target_of_a_hook_group_says_what_is_wanted() -> None:
+    (entry,), _ = parse_entries("[archzoo.plugins]\nx = not-a-module\n", Group.PLUGINS)
+    assert entry.fault is not None and "is not 'module'" in entry.fault.problem
+
+
+def test_group_under_archzoos_prefix_that_is_none_is_a_typing_error() -> None:
+    faults = strange_groups("[archzoo.model]\nA = a:A\n[archzoo.models]\n[archzooo.x]\n[other]\n")
+    (fault,) = faults
+    assert fault.code is ReasonCode.ENTRY_POINT_INVALID
+    assert "group 'archzoo.model' " in fault.problem
+    assert all(group in fault.problem for group in Group)

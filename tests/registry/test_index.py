@@ -18,7 +18,7 @@ from archzoo.registry import ProviderState, ReasonCode, index
 def test_sorted_by_architecture_then_distribution(site: Site) -> None:
     site.install("zoo-b", {"B": "b:B", "A": "b:A"})
     site.install("zoo-a", {"B": "a:B", "C": "a:C [x]"}, extras=["x"])
-    shown = [(p.architecture, p.distribution, p.target) for p in site.catalog().providers()]
+    shown = [(p.name, p.distribution, p.target) for p in site.catalog().providers()]
     assert shown == [
         ("A", "zoo-b", "b:A"),
         ("B", "zoo-a", "a:B"),
@@ -29,7 +29,7 @@ def test_sorted_by_architecture_then_distribution(site: Site) -> None:
 
 def test_disabled_names_are_exact(site: Site) -> None:
     site.install("p", {"A": "a:A", "AB": "a:AB", "a": "a:a"})
-    states = {p.architecture: p.state for p in site.catalog(disabled=frozenset({"A"})).providers()}
+    states = {p.name: p.state for p in site.catalog(disabled=frozenset({"A"})).providers()}
     assert states == {
         "A": ProviderState.DISABLED,
         "AB": ProviderState.READY,
@@ -93,14 +93,31 @@ def test_reasons_and_providers_travel_between_processes(site: Site) -> None:
 def test_reason_codes_are_stable() -> None:
     assert {code.name: code.value for code in ReasonCode} == {
         "NOT_SELECTED": "plugin-not-selected",
+        "NOT_CHOSEN": "provider-not-chosen",
         "DISABLED": "architecture-disabled",
+        "SETTING_UNMATCHED": "setting-unmatched",
         "REQUIREMENT_MISSING": "requirement-missing",
         "REQUIREMENT_VERSION": "requirement-version",
         "CORE_VERSION": "core-version",
         "EXTRA_UNDECLARED": "extra-undeclared",
         "ENTRY_POINT_INVALID": "entry-point-invalid",
+        "NAME_RESERVED": "name-reserved",
         "METADATA_INVALID": "metadata-invalid",
-        "SETTING_UNMATCHED": "setting-unmatched",
+        "INSTALLED_TWICE": "installed-twice",
+        "EXTERNAL_NOT_FOUND": "external-not-found",
+        "MODULE_UNREADABLE": "module-unreadable",
+        "DEPENDENCY_MISSING": "dependency-missing",
+        "MODULE_MISSING": "module-missing",
+        "MODULE_SHADOWED": "module-shadowed",
+        "IMPORT_FAILED": "import-failed",
+        "IMPORT_EXITED": "import-exited",
+        "NAME_MISSING": "name-missing",
+        "NOT_A_CLASS": "not-a-class",
+        "NOTHING_DECLARED": "nothing-declared",
+        "HOOK_LOAD_FAILED": "hook-load-failed",
+        "HOOK_INVALID": "hook-invalid",
+        "HOOK_VERSION": "hook-version",
+        "HOOK_RAISED": "hook-raised",
     }
 
 

@@ -17,7 +17,7 @@ from archzoo.errors import (
     RegistryError,
     UnknownArchitectureError,
 )
-from archzoo.registry import resolve_from
+from archzoo.registry import ReasonCode, resolve_from
 
 CLASS = "class A:\n    class Inner: pass\n"
 
@@ -62,7 +62,11 @@ def test_no_name_at_all(site: Site) -> None:
 def test_nothing_installed_says_what_to_install(site: Site) -> None:
     with pytest.raises(UnknownArchitectureError) as caught:
         resolve_from(site.catalog(), "LlamaForCausalLM")
-    assert "no model plugin is installed; run: pip install archzoo-llama" in str(caught.value)
+    assert "LlamaForCausalLM is served by archzoo-llama; run: pip install archzoo-llama" in str(
+        caught.value
+    )
+    with pytest.raises(UnknownArchitectureError, match="no model plugin is installed; run: pip"):
+        resolve_from(site.catalog(), "Nobody")
     assert caught.value.architectures == ("LlamaForCausalLM",)
 
 
@@ -123,7 +127,8 @@ def test_conflict_names_both_and_the_choice(live_site: Site) -> None:
     with pytest.raises(DuplicateArchitectureError) as caught:
         resolve_from(live_site.catalog(), "A")
     assert caught.value.distributions == ("one 1.0", "two 1.0")
-    assert "uninstall all but one, or list in ARCHZOO_PLUGINS" in str(caught.value)
+    assert "claimed by one 1.0 and two 1.0" in str(caught.value)
+    assert "choose one with ARCHZOO_PREFER=A=one, or uninstall the others" in str(caught.value)
     assert "zq_one" not in sys.modules and "zq_two" not in sys.modules
     assert resolve_from(live_site.catalog(), "B").__module__ == "zq_one"
     chosen = live_site.catalog(plugins=frozenset({"two"}))
@@ -143,38 +148,59 @@ def test_a_broken_claim_does_not_take_down_a_sound_one(live_site: Site) -> None:
     assert resolve_from(live_site.catalog(), "A").__module__ == "zq_sound"
 
 
-BAD_MODULES = {
-    "syntax": ("def (", "SyntaxError"),
-    "missing_module": ("import no_such_pkg_zq1", "ModuleNotFoundError: No module named 'no_such_"),
-    "raises": ("raise ValueError('boom 17')", "ValueError: boom 17"),
-    "exits": ("import sys; sys.exit(3)", "SystemExit: 3"),
-    "recursion": ("def f(): f()\nf()", "RecursionError"),
-    "circular": ("from zq_circular import A", "ImportError: cannot import name 'A'"),
-    "missing_name": ("B = 1", "AttributeError: module 'zq_missing_name' has no attribute 'A'"),
-    "lazy_name": ("def __getattr__(n): raise OSError('lazy 5')", "OSError: lazy 5"),
-    "null_byte": ("x = 1\x00", "null bytes"),
-}
+FAILED, EXITED, MISSING = (
+    ReasonCode.IMPORT_FAILED, ReasonCode.IMPORT_EXITED, ReasonCode.NAME_MISSING
+)  # fmt: skip
+BAD_MODULES = {  # source, words of the message, type of the cause, code
+    "syntax": ("def (", "SyntaxError: ", "SyntaxError", FAILED),
+    "missing_module": (
+        "import no_such_pkg_zq1",
+        "ModuleNotFoundError: No module named 'no_such_pkg_zq1', which bad does not declare",
+        "ModuleNotFoundError",
+        FAILED,
+    ),
+    "raises": ("raise ValueError('boom 17')", "ValueError: boom 17", "ValueError", FAILED),
+    "exits": ("import sys; sys.exit(3)", "(exit code 3)", "SystemExit", EXITED),
+    "recursion": ("def f(): f()\nf()", "RecursionError: ", "RecursionError", FAILED),
+    "circular": (
+        "from zq_circular import A", "ImportError: cannot import name 'A'", "ImportError", FAILED
+    ),
+    "missing_name": (
+        "B = 1", "zq_missing_name:A names nothing: module 'zq_m", "AttributeError", MISSING
+    ),
+    "attribute_error": ("int.nope", "AttributeError: type object", "AttributeError", FAILED),
+    "lazy_name": (
+        "def __getattr__(n): raise OSError('lazy 5')", "OSError: lazy 5", "OSError", FAILED
+    ),
+    "lazy_exit": (
+        "def __getattr__(n): raise SystemExit", "ends the interpreter", "SystemExit", EXITED
+    ),
+    "null_byte": ("x = 1\x00", "null bytes", "SyntaxError", FAILED),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", BAD_MODULES)
 def test_import_failure_keeps_its_cause_and_hides_no_other(live_site: Site, kind: str) -> None:
-    code, said = BAD_MODULES[kind]
-    live_site.install("bad", {"A": f"zq_{kind}:A"}, files={f"zq_{kind}.py": code})
+    text, said, cause, code = BAD_MODULES[kind]
+    live_site.install("bad", {"A": f"zq_{kind}:A"}, files={f"zq_{kind}.py": text})
     live_site.install("good", {"B": "zq_good2:A"}, files={"zq_good2.py": CLASS})
     catalog = live_site.catalog()
     with pytest.raises(PluginLoadError) as caught:
         resolve_from(catalog, ["A", "B"])
     assert f"entry point 'A = zq_{kind}:A' of bad 1.0 cannot be loaded" in str(caught.value)
     assert said in str(caught.value)
-    assert caught.value.__cause__ is not None
-    assert type(caught.value.__cause__).__name__ in str(caught.value)
+    assert type(caught.value.__cause__).__name__ == cause
+    assert caught.value.code == code
     assert resolve_from(catalog, "B").__name__ == "A"
 
 
 def test_module_file_is_missing(live_site: Site) -> None:
     live_site.install("bad", {"A": "zq_nofile.model:A"})
-    with pytest.raises(PluginLoadError, match="of bad 1.0 .* No module named 'zq_nofile'"):
+    with pytest.raises(PluginLoadError, match="of bad 1.0 .* module zq_nofile is not") as caught:
         resolve_from(live_site.catalog(), "A")
+    assert caught.value.code == ReasonCode.MODULE_MISSING
+    assert caught.value.fix == "run: pip install --force-reinstall bad"
+    assert isinstance(caught.value.__cause__, ModuleNotFoundError)
 
 
 @pytest.mark.parametrize("code", ["A = 3", "def A(): pass", "A = None", "import sys as A"])

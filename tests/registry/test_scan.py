@@ -133,7 +133,7 @@ def test_distributions_that_are_no_plugins_are_not_read(
 def test_empty_and_absent_places(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     path = [str(tmp_path), str(tmp_path / "nowhere"), str(tmp_path / "file")]
-    assert scan("archzoo.models", path) == ()
+    assert scan(path) == ()
     assert Catalog([], settings=Settings()).providers() == ()
 
 

@@ -1,6 +1,7 @@
-"""Llama and its close relatives.
+"""Llama and its close relatives: the layer, language models, and the backbone alone.
 
-Reference implementation: ``transformers`` ``LlamaForCausalLM`` and ``MistralForCausalLM``.
+Reference implementations: ``transformers`` ``LlamaForCausalLM``, ``MistralForCausalLM``,
+``Phi3ForCausalLM``; InternLM3 and IQuest-Coder are Llama there too, under their own configs.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from archzoo.layers import (
     RowParallelLinear,
     get_rope,
 )
-from archzoo.models import CausalLM, DecoderLayer
+from archzoo.models import CausalLM, DecoderLayer, EmbeddingModel
 from archzoo.weights import NameRules
 
-from .adapters import LLAMA, MISTRAL
+from .adapters import INTERNLM3, IQUESTCODER, LLAMA, MISTRAL, PHI3
 from .names import BACKBONE, GGUF
 
 
@@ -97,14 +98,33 @@ class LlamaForCausalLM(CausalLM):
     name_rules: ClassVar[Mapping[str, NameRules]] = {"gguf": GGUF}
 
 
-class LlamaModel(LlamaForCausalLM):
+class LlamaModel(EmbeddingModel):
     """The backbone alone, as an embedding model: last-token pooling."""
 
-    name_rules = {"hf": BACKBONE}
-    has_head = False
+    layer = LlamaDecoderLayer
+    adapter = LLAMA
+    name_rules = {"hf": BACKBONE, "gguf": GGUF}
 
 
 class MistralForCausalLM(LlamaForCausalLM):
     """Mistral 7B and relatives: Llama with a sliding window where the config states one."""
 
     adapter = MISTRAL
+
+
+class Phi3ForCausalLM(LlamaForCausalLM):
+    """Phi-3 and Phi-4: q, k, v and gate, up fused on disk, longrope, partial rotary."""
+
+    adapter = PHI3
+
+
+class InternLM3ForCausalLM(LlamaForCausalLM):
+    """InternLM3: biases of q, k, v apart from all others."""
+
+    adapter = INTERNLM3
+
+
+class IQuestCoderForCausalLM(LlamaForCausalLM):
+    """IQuest-Coder V1: Llama in shape; options that no checkpoint enables are refused."""
+
+    adapter = IQUESTCODER

@@ -10,7 +10,6 @@ import torch
 from transformers import (
     LlamaConfig,
     MistralConfig,
-    PretrainedConfig,
     PreTrainedModel,
 )
 from transformers import LlamaForCausalLM as ReferenceLlama
@@ -18,9 +17,9 @@ from transformers import LlamaModel as ReferenceBackbone
 from transformers import MistralForCausalLM as ReferenceMistral
 
 import archzoo
-from archzoo.config import ConfigAdapter
-from archzoo_llama.adapters import LLAMA, MISTRAL
-from archzoo_llama.model import LlamaForCausalLM, LlamaModel, MistralForCausalLM
+from archzoo.models import DecoderBase
+from archzoo_llama import heads, model
+from archzoo_llama.model import LlamaModel, MistralForCausalLM
 from tiny import SIZES, ids_of, randomise, reference_logits, save
 
 ATOL = 2e-4
@@ -189,25 +188,15 @@ def last_hidden(backbone: ReferenceBackbone, ids: list[int]) -> torch.Tensor:
         return backbone(torch.tensor([ids])).last_hidden_state[0, -1]
 
 
-@pytest.mark.parametrize(("adapter", "reference"), [(LLAMA, LlamaConfig), (MISTRAL, MistralConfig)])
-def test_defaults_equal_the_reference_config(
-    adapter: ConfigAdapter, reference: type[PretrainedConfig]
-) -> None:
-    raw = reference().to_dict()
-    raw["rope_theta"] = raw["rope_parameters"]["rope_theta"]
-    raw["eos_token_ids"], raw["o_proj_bias"] = raw["eos_token_id"], raw.get("attention_bias", False)
-    differing = {
-        name: (value, raw[name])
-        for name, value in adapter.defaults.items()
-        if name in raw and raw[name] != value
+def test_every_class_is_an_entry_point_and_resolves_to_itself() -> None:
+    classes = {
+        name: each
+        for module in (model, heads)
+        for name, each in vars(module).items()
+        if name.startswith(("Llama", "Mistral", "Phi3", "InternLM3", "IQuest"))
+        and isinstance(each, type)
+        and issubclass(each, DecoderBase)
     }
-    assert not differing
-
-
-def test_every_entry_point_resolves_to_its_class() -> None:
-    for name, expected in (
-        ("LlamaForCausalLM", LlamaForCausalLM),
-        ("LlamaModel", LlamaModel),
-        ("MistralForCausalLM", MistralForCausalLM),
-    ):
+    assert len(classes) == 8
+    for name, expected in classes.items():
         assert archzoo.resolve(name) is expected

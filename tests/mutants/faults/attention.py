@@ -108,7 +108,7 @@ MUTANTS = (
     Mutant(
         "cache-of-layer-0",
         "all layers read and write the cache of layer 0",
-        "core/models/causal_lm.py",
+        "core/models/base.py",
         {"handles.get(layer.spec.layer_id)": "handles.get(0)"},
         (f"{LLAMA}::test_chunks_and_batches_equal_the_whole[grouped]",),
     ),

@@ -1,0 +1,84 @@
+"""Classification and reward models over a Llama backbone.
+
+Reference implementations: ``transformers`` ``LlamaForSequenceClassification``; SGLang's
+``llama_classification.py`` for the weighted reward head, which ``transformers`` does not have.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from archzoo.config import ModelConfig
+from archzoo.errors import ConfigError
+from archzoo.layers import BuildContext, ReplicatedLinear
+from archzoo.models import SequenceClassifier
+
+from .adapters import LLAMA
+from .model import LlamaDecoderLayer
+
+
+class LlamaForSequenceClassification(SequenceClassifier):
+    """One score for each label; reward models (Skywork-Reward, …) have a single one."""
+
+    layer = LlamaDecoderLayer
+    adapter = LLAMA.with_labels()
+
+
+class AttributeWeights(nn.Module):
+    """How much each attribute of a response counts, read from its last row.
+
+    Shapes:
+        rows: (P, D); returns (P, A).
+    """
+
+    def __init__(
+        self, hidden_size: int, attributes: int, *, ctx: BuildContext, prefix: str
+    ) -> None:
+        """Three layers, numbered as the checkpoint numbers them: activations count."""
+        super().__init__()
+        widths = {"0": hidden_size, "2": hidden_size, "4": attributes}
+        self.fc = nn.ModuleDict(
+            {
+                at: ReplicatedLinear(hidden_size, width, ctx=ctx, prefix=f"{prefix}.fc.{at}")
+                for at, width in widths.items()
+            }
+        )
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """SELU after all layers but the last."""
+        *inner, last = self.fc.values()
+        for layer in inner:
+            rows = F.selu(layer(rows)[0])
+        out: Tensor
+        out, _ = last(rows)
+        return out
+
+
+class LlamaForSequenceClassificationWithNormal_Weights(LlamaForSequenceClassification):
+    """URM reward models: a mean and a spread for each attribute, means weighed into one reward."""
+
+    def __init__(self, config: ModelConfig, ctx: BuildContext, prefix: str = "") -> None:
+        """Labels come in pairs, one pair for each attribute."""
+        super().__init__(config, ctx, prefix)
+        if self.score.output_size % 2:
+            raise ConfigError(
+                f"{self.score.output_size} is odd; expected a mean and a spread for each attribute",
+                "num_labels",
+                config.file,
+            )
+        dot = f"{prefix}." if prefix else ""
+        self.weights = AttributeWeights(
+            config.hidden_size, self.score.output_size // 2, ctx=ctx, prefix=f"{dot}weights"
+        )
+
+    @property
+    def pooled_width(self) -> int:
+        """One reward."""
+        return 1
+
+    def scores(self, rows: Tensor) -> Tensor:
+        """(P, D) last rows to (P, 1) rewards; the spreads do not enter."""
+        means = super().scores(rows)[:, ::2]
+        weights: Tensor = self.weights(rows)
+        return (means * weights).sum(-1, keepdim=True)

@@ -1,0 +1,102 @@
+"""Processes of one job compare what they would resolve before anything is built."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+from registry.sites import Site
+
+from archzoo.errors import RegistryError, UnknownArchitectureError
+from archzoo.registry import facts, fingerprint, resolve
+from archzoo.runtime.agreement import check_same_catalog
+from archzoo.runtime.executor import SingleExecutor
+from tiny import tiny_llama
+
+SCRIPT = """
+import json, os, sys, warnings
+rank = int(os.environ["RANK"])
+warnings.simplefilter("ignore")
+os.environ.update(json.loads(sys.argv[2])[rank])
+import torch, archzoo
+from archzoo.errors import RegistryError, UnknownArchitectureError
+from archzoo.parallel.launch import shutdown
+torch.set_num_threads(1)
+try:
+    model = archzoo.load(sys.argv[1], dtype=torch.float32, tp=2)
+    text = f"tokens {model.generate([5, 6], max_new_tokens=3, ignore_eos=True).token_ids}"
+except RegistryError as error:
+    text = f"refused {error}"
+open(f"{sys.argv[3]}/{rank}", "w").write(text)
+shutdown()
+"""
+
+
+class OtherProcess(SingleExecutor):
+    """An executor with a second process that says what it is told to."""
+
+    def __init__(self, *theirs: list[str]) -> None:
+        super().__init__()
+        self.theirs = list(theirs)
+
+    def everyones(self, texts: list[str]) -> list[list[str]]:  # type: ignore[override]  # list in a test
+        return [list(texts), self.theirs.pop(0)]
+
+
+def launch(path: Path, out: Path, changes: list[dict[str, str]]) -> list[str]:
+    """Two real processes; what each of them ends with."""
+    out.mkdir()
+    (out / "script.py").write_text(SCRIPT)
+    environment = {key: value for key, value in os.environ.items() if "ARCHZOO" not in key}
+    environment["OMP_NUM_THREADS"] = "1"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += [str(out / "script.py"), str(path), json.dumps(changes), str(out)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [(out / str(rank)).read_text() for rank in range(2)]
+
+
+def test_equal_processes_go_on_and_different_ones_are_refused(tmp_path: Path) -> None:
+    path, _ = tiny_llama(tmp_path / "model", num_attention_heads=4, num_key_value_heads=2)
+    same = launch(path, tmp_path / "same", [{}, {}])
+    assert same[0] == same[1] and same[0].startswith("tokens ")
+    other = {"ARCHZOO_DISABLED_MODEL_ARCHS": "MistralForCausalLM"}
+    for text in launch(path, tmp_path / "different", [{}, other]):
+        assert text.startswith("refused rank 1 resolves models differently from rank 0")
+        assert "only there: disabled MistralForCausalLM" in text
+
+
+def test_one_process_agrees_with_itself(tmp_path: Path) -> None:
+    check_same_catalog(Site(tmp_path).catalog(), SingleExecutor())
+
+
+def test_a_version_that_differs_is_named(tmp_path: Path) -> None:
+    site, other_site = Site(tmp_path / "site"), Site(tmp_path / "other")
+    site.install("zoo-foo", {"FooForCausalLM": "foo:Foo"}, version="1.0")
+    other_site.install("zoo-foo", {"FooForCausalLM": "foo:Foo"}, version="1.1")
+    ours, theirs = site.catalog(), other_site.catalog()
+    executor = OtherProcess([fingerprint(theirs)], list(facts(theirs)))
+    with pytest.raises(RegistryError, match="rank 1 resolves") as caught:
+        check_same_catalog(ours, executor)
+    assert "FooForCausalLM = foo:Foo of zoo-foo 1.0" in str(caught.value)
+    assert "FooForCausalLM = foo:Foo of zoo-foo 1.1" in str(caught.value)
+
+
+def test_a_spawned_process_resolves_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(tmp_path / "site")
+    site.install(
+        "zq-spawn", {"ZqSpawnForCausalLM": "zq_spawn:Zq"}, files={"zq_spawn.py": "class Zq: pass\n"}
+    )
+    monkeypatch.syspath_prepend(str(site.folder))
+    with get_context("spawn").Pool(1) as pool:
+        assert pool.apply(resolve, ("ZqSpawnForCausalLM",)).__module__ == "zq_spawn"
+        with pytest.raises(UnknownArchitectureError, match="ZqSpawnForCausalLM") as caught:
+            pool.apply(resolve, ("ZqSpawnForCausalL",))
+    assert caught.value.near[0] == "ZqSpawnForCausalLM"
