@@ -117,16 +117,30 @@ class DisabledArchitectureError(RegistryError, LookupError):
 
 
 class DuplicateArchitectureError(RegistryError, ValueError):
-    """Several distributions claim one architecture and nothing chooses between them."""
+    """Several distributions claim one name and nothing chooses between them.
 
-    def __init__(self, architecture: str, distributions: tuple[str, ...], setting: str) -> None:
-        super().__init__(architecture, distributions, setting)
-        self.architecture, self.distributions, self.setting = architecture, distributions, setting
+    Args:
+        architecture: the name.
+        distributions: who claims it.
+        setting: what chooses.
+        noun: what kind of name it is.
+    """
+
+    def __init__(
+        self,
+        architecture: str,
+        distributions: tuple[str, ...],
+        setting: str,
+        noun: str = "architecture",
+    ) -> None:
+        super().__init__(architecture, distributions, setting, noun)
+        self.architecture, self.distributions = architecture, distributions
+        self.setting, self.noun = setting, noun
 
     def __str__(self) -> str:
         """Every claimant and the setting that chooses."""
         return (
-            f"architecture {self.architecture!r} is claimed by "
+            f"{self.noun} {self.architecture!r} is claimed by "
             f"{' and '.join(self.distributions)}; {self.setting}"
         )
 

@@ -80,7 +80,7 @@ class Catalog:
         return tuple(plugin.key for plugin in self.plugins())
 
     def plugins(self) -> tuple[Plugin, ...]:
-        """Every plugin that the settings let in, sorted."""
+        """Every plugin that the settings let in, sorted by name."""
         return tuple(p for p in self.installation.plugins if self.settings.selects(p.key))
 
     def external_packages(self) -> tuple[ExternalPackage, ...]:

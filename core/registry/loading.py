@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -15,6 +14,7 @@ from .provider import Origin, Provider, ReasonCode
 from .requirements import declared_as
 from .scan import Plugin
 from .shadowing import displaced
+from .telling import warn_caller
 
 _AUTHOR = "report it to the distribution's author, or uninstall it"
 
@@ -108,7 +108,7 @@ def _refuse_if_displaced(provider: Provider, source: Catalog) -> None:
         problem = f"it would be served by the class of {other.owners}"
         raise _defect(provider, source, ReasonCode.MODULE_SHADOWED, problem)
     if other is not None:
-        warnings.warn(f"{provider.entry} of {provider.label}: {other.problem}", stacklevel=4)
+        warn_caller(f"{provider.entry} of {provider.label}: {other.problem}")
 
 
 def _defect(

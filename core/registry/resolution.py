@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ from .index import Catalog, catalog
 from .installation import forget_scans
 from .loading import load_class
 from .provider import Problem, Provider, ProviderState
+from .telling import warn_caller
 
 _UNABLE = (ProviderState.SKIPPED, ProviderState.BROKEN)
 
@@ -154,7 +154,8 @@ def refusal(decision: Decision, late: Sequence[Problem] = ()) -> RegistryError:
         case Verdict.DISABLED:
             return DisabledArchitectureError(decision.name, decision.setting)
         case Verdict.CONTESTED:
-            return DuplicateArchitectureError(decision.name, labels, decision.hint)
+            noun = decision.group.noun
+            return DuplicateArchitectureError(decision.name, labels, decision.hint, noun)
         case Verdict.MISCHOSEN:
             claimed = " and ".join(labels)
             return RegistryError(f"{decision.name} is claimed by {claimed}: {decision.hint}")
@@ -236,4 +237,4 @@ def _checked_names(architectures: str | Sequence[str]) -> tuple[str, ...]:
 def _warn_of_settings(source: Catalog) -> None:
     """What the user named and does not exist must not go unnoticed, whoever serves."""
     for problem in (*source.setting_problems(), *source.external_problems()):
-        warnings.warn(str(problem), stacklevel=4)
+        warn_caller(str(problem))

@@ -95,7 +95,7 @@ class Plugin:
 
 
 def scan(path: Sequence[str]) -> tuple[Plugin, ...]:
-    """Plugins on a path, sorted by name.
+    """Plugins on a path, sorted by name: folders list their files in any order.
 
     Of a distribution seen twice the first copy counts, as for imports, even when only a later
     copy has entries. Two metadata folders of one distribution in one place are what an
@@ -111,9 +111,8 @@ def scan(path: Sequence[str]) -> tuple[Plugin, ...]:
         if not name.startswith("~"):
             key = canonicalize_name(_split_folder(name)[0] or read_installed(source).name)
             copies.setdefault(key, []).append(source)
-    found = (_read_plugin(key, sources) for key, sources in copies.items())
-    plugins = (plugin for plugin in found if plugin is not None)
-    return tuple(sorted(plugins, key=lambda plugin: plugin.key))
+    found = (_read_plugin(key, copies[key]) for key in sorted(copies))
+    return tuple(plugin for plugin in found if plugin is not None)
 
 
 def find_installed(name: str, path: Sequence[str]) -> Installed | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,13 +23,15 @@ def other_site(tmp_path: Path) -> Site:
 
 
 @pytest.fixture
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable of the registry is set."""
+    for name in list(os.environ):
+        if name.startswith(("ARCHZOO_", "SGLANG_")):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
 def live_site(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """An importable folder; what was imported from it is forgotten afterwards."""
-    monkeypatch.syspath_prepend(str(site.folder))
-    before = set(sys.modules)
-    yield site
-    for name in set(sys.modules) - before:
-        file = getattr(sys.modules[name], "__file__", None)
-        if file and Path(file).is_relative_to(site.folder):
-            del sys.modules[name]
-    importlib.invalidate_caches()
+    with site.importable(monkeypatch):
+        yield site

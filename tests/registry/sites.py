@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import importlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from archzoo.registry import Catalog
 from archzoo.settings import Settings
@@ -47,6 +52,18 @@ class Site:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         return info
+
+    @contextmanager
+    def importable(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+        """Put the folder on ``sys.path``; what was imported from it is forgotten at the end."""
+        monkeypatch.syspath_prepend(str(self.folder))
+        before = set(sys.modules)
+        yield self
+        for name in set(sys.modules) - before:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file and Path(file).is_relative_to(self.folder):
+                del sys.modules[name]
+        importlib.invalidate_caches()
 
     def catalog(self, *others: Site, **settings: object) -> Catalog:
         """The catalog of this folder, and of others searched after it."""

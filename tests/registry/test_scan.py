@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Callable
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
 from registry.sites import Site
 
-from archzoo.registry import Catalog, ProviderState, ReasonCode
+from archzoo.errors import RegistryError, UnknownArchitectureError
+from archzoo.registry import Catalog, ProviderState, ReasonCode, resolve_from
 from archzoo.registry.scan import find_installed, scan
 from archzoo.settings import Settings
 
@@ -207,3 +209,64 @@ def test_find_installed_in_any_spelling(site: Site, other_site: Site) -> None:
     assert found is not None and found.label == "Flash.Attn 2.1"
     assert found.extras == {"big-gpu"} and found.requires == ("torch",)
     assert find_installed("flash", path) is None
+
+
+def test_two_metadata_folders_in_one_place(site: Site) -> None:
+    """An interrupted upgrade: the higher version is believed, by the order of versions."""
+    for version in ("9.0", "10.0rc1", "10.0"):
+        site.install("p", {"A": f"v{version.partition('.')[0]}:A"}, version=version)
+    catalog = site.catalog()
+    (provider,) = catalog.providers()
+    assert provider.label == "p 10.0" and provider.state is ProviderState.READY
+    (problem,) = catalog.plugin_problems()
+    assert problem.source == "p 10.0" and problem.reason.code is ReasonCode.INSTALLED_TWICE
+    assert "p-10.0.dist-info and " in str(problem) and "p-9.0.dist-info" in str(problem)
+    assert problem.reason.fix == "run: pip install --force-reinstall p"
+
+
+@pytest.mark.parametrize("versions", [("2.0", "1.0"), ("1.0", "2.0"), ("3banana", "2.0")])
+def test_believed_version_does_not_depend_on_the_order_of_files(
+    site: Site, monkeypatch: pytest.MonkeyPatch, versions: tuple[str, str]
+) -> None:
+    for version in versions:
+        site.install("p", {"A": f"m{version[0]}:A"}, version=version)
+    folders = list(distributions(path=[str(site.folder)]))
+    for order in (folders, folders[::-1]):
+        monkeypatch.setattr("archzoo.registry.scan.distributions", lambda order=order, **_: order)
+        (provider,) = site.catalog().providers()
+        assert provider.module == "m2"
+
+
+def test_folders_of_one_distribution_under_two_spellings(site: Site) -> None:
+    site.install("Zq.Plug", {"A": "one:A"}, version="1.0")
+    site.install("zq_plug", {"A": "two:A"}, version="1.1")
+    catalog = site.catalog()
+    (provider,) = catalog.providers()
+    assert provider.module == "two" and len(catalog.plugin_problems()) == 1
+
+
+def test_a_copy_elsewhere_on_the_path_is_no_fault(site: Site, other_site: Site) -> None:
+    site.install("p", {"A": "new:A"}, version="1.0")
+    other_site.install("p", {"A": "old:A"}, version="2.0")
+    catalog = site.catalog(other_site)
+    assert catalog.providers()[0].module == "new" and catalog.plugin_problems() == ()
+    (plugin,) = catalog.plugins()
+    assert plugin.shadowed == (str(other_site.info("p", "2.0")),)
+    assert plugin.place == str(site.info("p"))
+
+
+@pytest.mark.filterwarnings("ignore:ARCHZOO_PREFER. 'bbb' matches no installed plugin")
+def test_metadata_that_names_another_distribution(site: Site) -> None:
+    """Settings, imports and pip go by the folder; a name that differs must not split them."""
+    site.install("aaa", {"A": "a:A"}).joinpath("METADATA").write_text("Name: bbb\nVersion: 1\n\n")
+    site.install("ccc", {"A": "c:A"})
+    hooks = site.install("ddd", {"x": "d"}, group="archzoo.plugins")
+    hooks.joinpath("METADATA").write_text("Name: eee\nVersion: 1\n\n")
+    catalog = site.catalog(prefer=(("A", "bbb"),))
+    broken, _ = catalog.providers()
+    assert broken.distribution == "aaa" and broken.state is ProviderState.BROKEN
+    assert "its METADATA names 'bbb', its folder 'aaa'" in broken.reason
+    with pytest.raises(RegistryError, match="gives A to bbb, which does not claim it"):
+        resolve_from(catalog, "A")
+    with pytest.raises(UnknownArchitectureError):  # hooks are asked; this plugin's are not ready
+        resolve_from(catalog, "Nobody")
