@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -12,6 +13,7 @@ from .groups import PREFIX, Group
 from .provider import Reason, ReasonCode
 
 _HEADER = re.compile(r"\[(?P<group>[^\[\]]+)\]")
+_ANY_HEADER = re.compile(r"^\s*\[([^\[\]\n]+)\]\s*$", re.MULTILINE)
 _TARGET = re.compile(
     r"(?P<module>[\w.]+)\s*(?::\s*(?P<attr>[\w.]+)\s*)?(?:\[(?P<extras>[^\[\]]*)\])?", re.ASCII
 )
@@ -68,8 +70,7 @@ def parse_entries(text: str, group: Group) -> tuple[tuple[Entry, ...], tuple[Rea
 
 def strange_groups(text: str) -> tuple[Reason, ...]:
     """A fault for each group under archzoo's prefix that archzoo does not read: a typing error."""
-    headers = (_HEADER.fullmatch(line.strip()) for line in text.splitlines())
-    names = dict.fromkeys(header["group"].strip() for header in headers if header)
+    names = dict.fromkeys(name.strip() for name in _ANY_HEADER.findall(text))
     known = ", ".join(Group)
     return tuple(
         Reason(
@@ -95,6 +96,7 @@ def _entry(name: str, target: str, group: Group) -> Entry:
     return Entry(name, match["module"], attr, extras)
 
 
+@lru_cache(maxsize=256)  # plugins of one kind name the same extras
 def _extras(listed: str | None) -> tuple[str, ...]:
     """Normalised names out of a list such as ``fla, flash-attn``."""
     if not listed:

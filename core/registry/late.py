@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
+from weakref import WeakKeyDictionary
 
 from packaging.utils import canonicalize_name
 
@@ -38,9 +39,22 @@ class LateAnswer:
     cause: BaseException | None = None
 
 
-@lru_cache(maxsize=8)
+_ANSWERS: WeakKeyDictionary[Catalog, LateAnswer] = WeakKeyDictionary()
+
+
 def ask_late(source: Catalog) -> LateAnswer:
-    """Import undecided external modules and call the hook, once for each catalog."""
+    """Import undecided external modules and call the hook, once for each catalog.
+
+    A hook may itself resolve, and then gets an answer without its own part; only the outermost
+    answer, stored last, is whole.
+    """
+    if source not in _ANSWERS:
+        answer = _asked(source)
+        _ANSWERS[source] = answer
+    return _ANSWERS[source]
+
+
+def _asked(source: Catalog) -> LateAnswer:
     claims: list[Claim] = []
     problems: list[Problem] = []
     causes: list[BaseException] = []

@@ -229,7 +229,8 @@ def _folder(distribution: Distribution) -> Path:
     importlib.metadata tells it only through this attribute, and parsing the metadata of every
     distribution for its name, plugins or not, is what the budget does not allow.
     """
-    return Path(str(getattr(distribution, "_path", "")))
+    path = getattr(distribution, "_path", "")
+    return path if isinstance(path, Path) else Path(str(path))
 
 
 def _split_folder(folder: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import warnings
 
@@ -152,3 +153,27 @@ def test_the_alias_is_read_where_our_own_variable_is_unset() -> None:
     assert settings.external_by == "SGLANG_EXTERNAL_MODEL_PACKAGE"
     both = Settings.from_environ({**alias, VARIABLE: "ours, others"})
     assert both.external == ("ours", "others") and both.external_by == VARIABLE
+
+
+def test_a_hook_that_resolves_does_not_spoil_the_answer(live_site: Site) -> None:
+    hooks = (
+        "from archzoo.hooks import hookimpl\n"
+        "from archzoo.errors import RegistryError\n"
+        "from archzoo.registry import resolve_from\n"
+        "class Late: pass\n"
+        "source = None\n"
+        "@hookimpl\n"
+        "def archzoo_architectures():\n"
+        "    try:\n"
+        "        resolve_from(source, 'ZqUnheardOf')\n"
+        "    except RegistryError:\n"
+        "        pass\n"
+        "    return {'ZqLate': Late}\n"
+    )
+    live_site.install(
+        "zq-nest", {"nest": "zqnest"}, group="archzoo.plugins", files={"zqnest.py": hooks}
+    )
+    source = live_site.catalog()
+    importlib.import_module("zqnest").source = source
+    for _ in range(2):
+        assert resolve_from(source, "ZqLate").__name__ == "Late"
