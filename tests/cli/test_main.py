@@ -105,6 +105,8 @@ def test_ctrl_c_is_130_and_silent(run: Run, body: Any) -> None:
 
 def test_ctrl_c_before_a_command_runs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("archzoo.cli.app.app", raising(KeyboardInterrupt()))
+    assert run("--version").code == 130
+    monkeypatch.setattr("archzoo.cli.quick.run", raising(KeyboardInterrupt()))
     assert run("list").code == 130
 
 
