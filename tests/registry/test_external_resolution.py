@@ -105,16 +105,16 @@ def test_override_of_an_installed_plugin_needs_the_users_word(
     zoo: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(zoo, zx_plug="class P: pass\n")
-    zoo.install("plug", {"ZxOne": "zx_plug:P"})
+    zoo.install("zz-plug", {"ZxOne": "zx_plug:P"})
     monkeypatch.setenv(OWN, "zxa")
     with pytest.raises(DuplicateArchitectureError) as caught:
         registry.resolve("ZxOne")
-    assert caught.value.distributions == ("plug 1.0", f"zxa ({OWN})")
+    assert caught.value.distributions == (f"zxa ({OWN})", "zz-plug 1.0")  # by name
     assert imported() == set()
     monkeypatch.setenv("ARCHZOO_PREFER", "ZxOne=zxa")
     assert registry.resolve("ZxOne").__module__ == "zxa.one"
     assert decide(catalog(), ["ZxOne"]).choice == "ARCHZOO_PREFER chooses it"
-    monkeypatch.setenv("ARCHZOO_PREFER", "plug")
+    monkeypatch.setenv("ARCHZOO_PREFER", "zz-plug")
     assert registry.resolve("ZxOne").__module__ == "zx_plug"
 
 
@@ -270,6 +270,20 @@ def test_hooks_are_asked_only_on_a_miss_and_never_override(hooked: Site) -> None
     assert imported() == {"zx_p"}
     assert resolve_from(source, ["ZxHook"]).__module__ == "zx_hooked.model"
     assert resolve_from(source, "ZxGiven").__name__ == "Given"
+
+
+@pytest.mark.parametrize("way", ["skipped", "broken", "contested", "mischosen", "disabled"])
+def test_hooks_do_not_replace_what_cannot_serve(hooked: Site, way: str) -> None:
+    target = "not a target" if way == "broken" else "zx_p:P"
+    hooked.install("mine", {"ZxHook": target}, requires=["zx-no"] if way == "skipped" else [])
+    if way == "contested":
+        hooked.install("yours", {"ZxHook": "zx_p:P"})
+    prefer = (("ZxHook", "plug"),) if way == "mischosen" else ()
+    disabled = frozenset({"ZxHook"}) if way == "disabled" else frozenset()
+    source = hooked.catalog(prefer=prefer, disabled=disabled)
+    with pytest.raises(RegistryError):
+        resolve_from(source, ["ZxHook"])
+    assert imported() == set()
 
 
 def test_a_late_claim_that_cannot_be_loaded_names_its_plugin(hooked: Site) -> None:

@@ -57,14 +57,18 @@ def test_extended_by_a_plugin(site: Site) -> None:
         "ZqFooForCausalLM": "zq_home",
         "LlamaForCausalLM": "zq_thief",  # what archzoo ships goes first
         "ZqBad": "not a name",
+        "ZqLater": "not a name",
     }
     site.install("a-list", lines, group=Group.TOMBSTONES)
-    site.install("b-list", {"ZqFooForCausalLM": "zq_other"}, group=Group.TOMBSTONES)
+    site.install(
+        "b-list", {"ZqFooForCausalLM": "zq_other", "ZqLater": "zq_other"}, group=Group.TOMBSTONES
+    )
     catalog = site.catalog()
     assert decide(catalog, ["ZqFooForCausalLM"]).hint == (
         "ZqFooForCausalLM is served by zq-home; run: pip install zq-home"
     )
     assert "pip install archzoo-llama" in decide(catalog, ["LlamaForCausalLM"]).hint
+    assert "pip install zq-other" in decide(catalog, ["ZqLater"]).hint
     assert decide(catalog, ["ZqBad"]).hint.startswith("installed plugins: ")
 
 
