@@ -39,6 +39,7 @@ print(json.dumps({
 ACTIONS = {
     "archzoo list": "from archzoo.cli import main; main(['list'])",
     "archzoo why": "from archzoo.cli import main; main(['why', 'A7ForCausalLM'])",
+    "archzoo doctor": "from archzoo.cli import main; main(['doctor'])",
     "archzoo.resolve": "from archzoo.registry import resolve; resolve('A7ForCausalLM')",
 }
 PEERS = (

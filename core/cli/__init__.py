@@ -2,10 +2,11 @@
 
 ::
 
-    quick      list, why, doctor: the three that start at once
+    quick      list, why, doctor: the three that start at once, without typer or rich
     app        commands and their options; imports nothing heavy
-    listing    list, as plain text      why  a decision       doctor  a check-up
-    plain      columns and wrapping without rich              probing, probe  imports, isolated
+    listing    list      question, gguf_architecture, why, why_text      why
+    machine, doctor, doctor_text      doctor      probing, probe      its imports, isolated
+    layout     columns and wrapping without rich      records      shapes of --json
     generate   text from a checkpoint
     verify     our layers beside those of transformers      trace      layers caught in the act
     bench      speed, load time and memory beside theirs    contenders the two loops; footprint

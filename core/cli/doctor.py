@@ -1,187 +1,239 @@
-"""doctor: every plugin, its state, and the surroundings it has to work in. Imports no plugin."""
+"""doctor: everything archzoo depends on, every plugin, and what is wrong with each."""
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
 
-from ..registry import Catalog, Group, Problem, Provider, ProviderState, fingerprint
-from ..settings import variables_in_force
-from ..version import __version__
-from .plain import (
-    as_problem,
-    as_provider,
-    explained,
-    pairs,
-    problem_lines,
-    table,
-    wrapped,
+from ..errors import ConfigError, RegistryError
+from ..registry import (
+    Catalog,
+    Decision,
+    Group,
+    Provider,
+    ProviderState,
+    Reason,
+    Verdict,
+    catalog,
+    decide,
+    fingerprint,
 )
-from .probing import Finding, probe_all
+from ..registry.decision import FIRST_PLUGIN
+from ..registry.resolution import refuse_any_skip
+from ..registry.scan import Plugin
+from ..settings import STRICT_VARIABLE, Settings, variables_in_force
+from ..version import __version__
+from .listing import counted
+from .machine import Machine
+from .probe import EXTERNAL
+from .probing import Probe
+from .records import DoctorCode, Finding, Record, problem_record, provider_record, reason_record
 
-_LIBRARIES = ("torch", "transformers", "safetensors", "tokenizers", "pluggy", "gguf", "triton")
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-_NVIDIA = Path("/proc/driver/nvidia/gpus")
+_OWN_PREFIX = "ARCHZOO_"
 
 
 @dataclass(frozen=True)
-class Checkup:
-    """What doctor found.
+class Variable:
+    """An environment variable that the registry obeys, or would.
 
     Args:
-        catalog: what is installed, under the settings.
-        findings: what imports told, by provider; empty without ``--probe``.
+        name: as it is set.
+        value: as it is set.
+        alias_of: archzoo's own name for it; empty for that name itself.
+        overruled_by: the variable that is obeyed in its place; empty when this one is obeyed.
     """
 
-    catalog: Catalog
-    findings: dict[Provider, Finding] = field(default_factory=dict)
+    name: str
+    value: str
+    alias_of: str
+    overruled_by: str
 
-    @property
+
+@dataclass(frozen=True)
+class Fault:
+    """Something enabled that is broken.
+
+    Args:
+        culprit: the distribution, package or variable.
+        concerns: the claim it is about; empty when it is about all of them.
+        reason: what is wrong.
+    """
+
+    culprit: str
+    concerns: str
+    reason: Reason | Finding
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found.
+
+    Args:
+        machine: the machine and the interpreter.
+        catalog: who claims what.
+        settings_fault: why the variables cannot be understood; the catalog is then the one of no
+            settings at all.
+        probes: what importing each provider came to; None when that was not asked for.
+    """
+
+    machine: Machine
+    catalog: Catalog
+    settings_fault: ConfigError | None = None
+    probes: tuple[Probe, ...] | None = None
+
+    @cached_property
     def providers(self) -> tuple[Provider, ...]:
         """Every claim that leads to code, of every group."""
         groups = (group for group in Group if group is not Group.TOMBSTONES)
         return tuple(each for group in groups for each in self.catalog.providers(group))
 
-    @property
-    def problems(self) -> tuple[Problem, ...]:
-        """What is wrong and belongs to no claim."""
-        return (*self.catalog.plugin_problems(), *self.catalog.setting_problems())
+    @cached_property
+    def contested(self) -> tuple[Decision, ...]:
+        """Names that several claim and nothing chooses between."""
+        decisions = (
+            decide(self.catalog, (name,), group)
+            for group in Group
+            if group.names_classes
+            for name in self.catalog.names(group)
+        )
+        return tuple(each for each in decisions if each.verdict is Verdict.CONTESTED)
 
-    @property
-    def faults(self) -> int:
-        """How many enabled things are broken; what is merely skipped is none."""
-        broken = sum(each.state is ProviderState.BROKEN for each in self.providers)
-        failed = sum(finding.code != "" for finding in self.findings.values())
-        return broken + failed + len(self.catalog.plugin_problems())
+    def probe_of(self, group: str, name: str, distribution: str) -> Probe | None:
+        """What importing one target came to; None when it was not imported."""
+        wanted = (group, name, distribution)
+        return next((each for each in self.probes or () if each.target.key == wanted), None)
+
+    @cached_property
+    def faults(self) -> tuple[Fault, ...]:
+        """Everything enabled that is broken; empty when all is fine."""
+        return tuple(self._faults())
+
+    def _faults(self) -> Iterator[Fault]:
+        if self.settings_fault is not None:
+            error = self.settings_fault
+            reason = Finding(
+                DoctorCode.SETTING_INVALID, error.problem, "correct that variable, or unset it"
+            )
+            yield Fault(error.field, "", reason)
+        try:
+            refuse_any_skip(self.catalog, None)
+        except RegistryError as error:
+            problem = str(error).partition(";")[0]
+            fix = f"mend or disable them, or unset {STRICT_VARIABLE}"
+            yield Fault(STRICT_VARIABLE, "", Finding(DoctorCode.STRICT_REFUSES, problem, fix))
+        for each in (*self.providers, *self.catalog.providers(Group.TOMBSTONES)):
+            if each.state is ProviderState.BROKEN:
+                yield from (Fault(each.label, each.name, reason) for reason in each.reasons)
+        for fault in self.catalog.plugin_problems():
+            yield Fault(fault.source, "", fault.reason)
+        for probe in self.probes or ():
+            if probe.outcome == "failed":
+                who = f"{probe.target.distribution} {probe.target.version}".rstrip()
+                concerns = probe.target.name or probe.target.target
+                yield from (Fault(who, concerns, reason) for reason in probe.reasons)
 
 
-def examine(catalog: Catalog, probe_timeout: float | None = None) -> Checkup:
-    """Look at everything that is installed.
+def examine(machine: Machine) -> Report:
+    """Everything but the probes; imports no plugin.
 
     Args:
-        catalog: what is installed, under the settings.
-        probe_timeout: seconds that each import may take; None imports nothing.
+        machine: the machine and the interpreter.
     """
-    found = Checkup(catalog)
-    if probe_timeout is None:
-        return found
-    return Checkup(catalog, probe_all(found.providers, probe_timeout))
+    try:
+        return Report(machine, catalog())
+    except ConfigError as error:
+        return Report(machine, Catalog(settings=Settings()), error)
 
 
-def as_text(found: Checkup) -> str:
-    """Surroundings, plugins, problems; the last line is the verdict."""
-    lines = pairs(_surroundings(found.catalog), indent=0)
-    lines += _variables()
-    lines += ["", *_plugins(found)]
-    lines += problem_lines(found.problems)
-    return "\n".join([*lines, "", *_verdict(found)])
+def variables() -> tuple[Variable, ...]:
+    """Variables that are set, with what became of each."""
+    given = variables_in_force()
+    found = []
+    for name, value in given.items():
+        # Aliases differ from archzoo's own names in the prefix only.
+        own = _OWN_PREFIX + name.partition("_")[2]
+        overruled = own if own != name and own in given else ""
+        found.append(Variable(name, value, own if own != name else "", overruled))
+    return tuple(found)
 
 
-def as_json(found: Checkup) -> str:
-    """The same as an object."""
-    content = {
-        "surroundings": dict(_surroundings(found.catalog)),
-        "variables": variables_in_force(),
+def conclusion(report: Report) -> str:
+    """The verdict in a sentence."""
+    broken = len(report.faults)
+    if broken:
+        return f"{broken} {'thing is' if broken == 1 else 'things are'} broken, named above."
+    if not report.catalog.installation.plugins and not report.providers:
+        return f"Nothing is broken. No model plugin is installed; run: pip install {FIRST_PLUGIN}"
+    contested = f" {len(report.contested)} contested, see above." if report.contested else ""
+    probed = f"; {len(report.probes)} imported here" if report.probes else ""
+    return f"Nothing is broken: {counted(report.providers)}{probed}.{contested}"
+
+
+def as_record(report: Report) -> Record:
+    """Everything, for programs."""
+    source = report.catalog
+    return {
+        "archzoo": __version__,
+        "machine": asdict(report.machine),
+        "variables": [asdict(each) for each in variables()],
+        "external": [
+            {
+                "name": package.name,
+                "claims": [entry.name for entry in package.entries],
+                "undecided": list(package.undecided),
+                "faults": [reason_record(fault) for fault in package.faults],
+                "probe": _probe_record(report.probe_of(EXTERNAL, "", package.name)),
+            }
+            for package in source.external_packages()
+        ],
+        "plugins": [_plugin_record(report, plugin) for plugin in source.installation.plugins],
         "providers": [
             {
-                **as_provider(each),
-                "place": _place(each, found.catalog),
-                "probe": found.findings[each].as_json() if each in found.findings else None,
+                **provider_record(each, source),
+                "probe": _probe_record(
+                    report.probe_of(
+                        str(each.group),
+                        each.name if each.group.names_classes else "",
+                        each.distribution,
+                    )
+                ),
             }
-            for each in found.providers
+            for each in report.providers
         ],
-        "duplicates": [
-            {"distribution": plugin.key, "kept": plugin.place, "shadowed": list(plugin.shadowed)}
-            for plugin in found.catalog.plugins()
-            if plugin.shadowed
+        "contested": [{"name": each.name, "fix": each.hint} for each in report.contested],
+        "settings": [problem_record(each) for each in source.setting_problems()],
+        "broken": [
+            {"source": each.culprit, "name": each.concerns, **reason_record(each.reason)}
+            for each in report.faults
         ],
-        "problems": [as_problem(problem) for problem in found.problems],
-        "faults": found.faults,
+        "fingerprint": fingerprint(source),
+        "ok": not report.faults,
+        "conclusion": conclusion(report),
     }
-    return json.dumps(content, indent=2)
 
 
-def _surroundings(catalog: Catalog) -> list[tuple[str, str]]:
-    return [
-        ("archzoo", __version__),
-        ("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
-        ("interpreter", sys.executable),
-        ("libraries", ", ".join(f"{name} {_version(name)}" for name in _LIBRARIES)),
-        ("threads", _threads()),
-        ("devices", _devices()),
-        ("fingerprint", fingerprint(catalog)[:16]),
-    ]
+def _plugin_record(report: Report, plugin: Plugin) -> Record:
+    return {
+        "distribution": plugin.installed.name,
+        "version": plugin.installed.version,
+        "place": plugin.place,
+        "shadowed": list(plugin.shadowed),
+        "enabled": report.catalog.settings.selects(plugin.key),
+        "faults": [reason_record(fault) for fault in plugin.faults],
+    }
 
 
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "(not installed)"
-
-
-def _threads() -> str:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    limits = [f"{name}={os.environ[name]}" for name in _THREADS if name in os.environ]
-    return ", ".join([f"{usable} of {os.cpu_count()} processors usable", *limits])
-
-
-def _devices() -> str:
-    """GPUs the driver lists; asking torch would import it."""
-    try:
-        count = len(list(_NVIDIA.iterdir()))
-    except OSError:
-        count = 0
-    return f"cpu, {count} NVIDIA GPUs" if count else f"cpu ({_NVIDIA} lists no GPU)"
-
-
-def _variables() -> list[str]:
-    known = variables_in_force()
-    if not known:
-        return ["variables    none set"]
-    return ["variables", *pairs((name, value or "(empty)") for name, value in known.items())]
-
-
-def _plugins(found: Checkup) -> list[str]:
-    if not found.providers:
-        return ["No plugin is installed; run: pip install archzoo-llama"]
-    rows: list[tuple[Sequence[str], Sequence[str]]] = []
-    for each in found.providers:
-        finding = found.findings.get(each)
-        notes = [explained(reason) for reason in each.reasons]
-        state = str(each.state)
-        if finding is not None:
-            state = "works" if finding.code == "" else "fails"
-            notes += finding.lines()
-        rows.append(((each.name, each.group.noun, each.label, state), notes))
-    lines = table(("NAME", "KIND", "PLUGIN", "STATE"), rows)
-    places = dict.fromkeys((each.label, _place(each, found.catalog)) for each in found.providers)
-    lines += ["", "Installed in:", *pairs(place for place in places if place[1])]
-    for plugin in found.catalog.plugins():
-        for copy in plugin.shadowed:
-            lines += wrapped(f"{plugin.key}: the copy in {copy} is not used", 4, "  - ")
-    return lines
-
-
-def _place(provider: Provider, catalog: Catalog) -> str:
-    plugin = catalog.installed(provider)
-    return plugin.place if plugin else ""
-
-
-def _verdict(found: Checkup) -> list[str]:
-    states = [each.state for each in found.providers]
-    counts = ", ".join(
-        f"{states.count(state)} {state}" for state in ProviderState if state in states
-    )
-    summary = f"{len(states)} entries: {counts or 'none'}"
-    if found.faults:
-        return wrapped(f"{summary}. {found.faults} faults to mend, see above")
-    if found.findings:
-        return wrapped(f"{summary}. All {len(found.findings)} that are ready were imported")
-    return wrapped(f"{summary}. Nothing is broken; --probe also imports what is ready")
+def _probe_record(probe: Probe | None) -> Record | None:
+    """``ok`` and ``outcome``, the first reason's own keys, all reasons, remarks as texts."""
+    if probe is None:
+        return None
+    first = probe.reasons[0] if probe.reasons else Finding("", "", "")
+    return {
+        "ok": probe.outcome == "ok",
+        "outcome": probe.outcome,
+        **reason_record(first),
+        "reasons": [reason_record(each) for each in probe.reasons],
+        "remarks": [each.problem for each in probe.notes],
+        "seconds": round(probe.seconds, 3),
+    }

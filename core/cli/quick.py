@@ -1,117 +1,208 @@
-"""list, why, doctor: commands about what is installed, which start without typer or rich.
+"""list, why and doctor: options and exit codes. Neither typer nor rich is imported for them.
 
-Their options are declared here, and ``app`` only shows their names: importing typer costs more
-than all of the work.
+Those two alone take as long as everything these commands do, so ``main`` comes here before it
+imports the application; the application shows the same commands in its help.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 
 from ..errors import ArchzooError
-from ..registry import Group, ProviderState, catalog, catalog_for
+from ..registry import ProviderState, catalog
+from . import layout
+from .listing import GROUPS, Filter
+from .listing import as_record as listing_record
+from .listing import as_text as listing_text
+from .records import Record
 
 SUMMARIES = {
     "list": "Show every installed architecture, who serves it, and why not where it cannot.",
-    "why": "Show who would serve an architecture or a checkpoint, and why.",
-    "doctor": "Examine every plugin, the environment variables in force, threads and devices.",
+    "why": "Explain which plugin serves an architecture or a checkpoint, or why none does.",
+    "doctor": "Check the installation: versions, settings, every plugin, what is broken.",
 }
-KINDS = {
-    "models": Group.MODELS,
-    "backends": Group.ATTENTION_BACKENDS,
-    "quantization": Group.QUANTIZATION,
-    "hooks": Group.PLUGINS,
-}
-"""What ``list --kind`` calls the groups."""
+"""What each command does, as the help of all commands says it."""
+
+_PROBE_TIMEOUT = 60.0
 
 
 def run(command: str, arguments: Sequence[str]) -> int:
-    """Run one of the three commands.
+    """Run one of the commands.
 
     Args:
         command: its name.
         arguments: what follows it.
 
     Returns:
-        The exit code: 0 fine, 1 refused or not served or broken.
-
-    Raises:
-        SystemExit: with code 2 for wrong usage, 0 after ``--help``.
+        The exit code: 0 fine, 1 refused or broken, 2 usage.
     """
-    parser = argparse.ArgumentParser(f"archzoo {command}", description=SUMMARIES[command])
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    declare, act = _COMMANDS[command]
-    declare(parser)
-    options = parser.parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     try:
-        return act(options)
+        options = _PARSERS[command]().parse_args(arguments)
+        code: int = options.run(options)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
     except ArchzooError as error:
-        print(f"error: {error}", file=sys.stderr)
-    except Exception as error:
-        print(f"error: unexpected {type(error).__name__}: {error}", file=sys.stderr)
-    return 1
-
-
-def _declare_list(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "pattern", nargs="?", default="*", metavar="NAME", help="* and ? stand for anything"
-    )
-    parser.add_argument("--kind", choices=KINDS, default="models", help="what to list")
-    parser.add_argument(
-        "--state", choices=list(map(str, ProviderState)), action="append", help="repeatable"
-    )
-    parser.add_argument("--plugin", default="", metavar="DISTRIBUTION", help="of this plugin only")
+        for line in str(error).splitlines():
+            print(f"error: {layout.printable(line)}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        _forget_stdout()
+        return 1
 
 
 def _list(options: argparse.Namespace) -> int:
-    from . import listing
-
-    states = tuple(options.state or ())
-    filters = listing.Filters(options.pattern, states, options.plugin, KINDS[options.kind])
-    print((listing.as_json if options.json else listing.as_text)(catalog(), filters))
+    words = tuple(GROUPS) if options.group == "all" else (options.group,)
+    chosen = Filter(words, tuple(options.state), options.plugin, options.name)
+    source = catalog()
+    if options.json:
+        _print_json(listing_record(source, chosen))
+    else:
+        print(listing_text(source, chosen, layout.width()))
     return 0
 
 
-def _declare_why(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("asked", metavar="ARCHITECTURE|PATH", help="a name, or a checkpoint")
-
-
 def _why(options: argparse.Namespace) -> int:
-    from . import why
+    from .question import UsageError, read_question
+    from .why import answer, as_record
+    from .why_text import as_text
 
-    question = why.question(options.asked)
-    source = catalog_for(question.names)
-    print((why.as_json if options.json else why.as_text)(question, source))
-    return 0 if why.served(question, source) else 1
-
-
-def _declare_doctor(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--probe", action="store_true", help="also import each plugin, in its own interpreter"
-    )
-    parser.add_argument(
-        "--probe-timeout", type=float, default=60.0, metavar="SECONDS", help="for each import"
-    )
+    try:
+        question = read_question(options.asked)
+    except UsageError as error:
+        return int(options.fail(layout.printable(str(error))))  # exits with code 2
+    found = answer(question, catalog(), GROUPS[options.group])
+    if options.json:
+        _print_json(as_record(found))
+    else:
+        print(as_text(found, layout.width()))
+    return 0 if found.served else 1
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from . import doctor
+    from dataclasses import replace
 
-    found = doctor.examine(catalog(), options.probe_timeout if options.probe else None)
-    print(doctor.as_json(found) if options.json else doctor.as_text(found))
-    return 1 if found.faults else 0
+    from .doctor import as_record, examine
+    from .doctor_text import as_text
+    from .machine import look
+    from .probing import probe, targets
+
+    report = examine(look())
+    if options.probe and report.settings_fault is None:
+        probes = probe(targets(report.catalog), options.probe_timeout, _progress())
+        report = replace(report, probes=probes)
+    if options.json:
+        _print_json(as_record(report))
+    else:
+        print(as_text(report, layout.width()))
+    return 1 if report.faults else 0
 
 
-_COMMANDS: dict[
-    str,
-    tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]],
-] = {
-    "list": (_declare_list, _list),
-    "why": (_declare_why, _why),
-    "doctor": (_declare_doctor, _doctor),
+def _list_parser() -> argparse.ArgumentParser:
+    parser = _parser("list", _list)
+    parser.add_argument("name", nargs="?", default="", metavar="NAME", help="a name or a glob")
+    _add_group(parser, "all")
+    states = [str(state) for state in ProviderState]
+    parser.add_argument(
+        "--state",
+        type=str.lower,
+        choices=states,
+        action="append",
+        default=[],
+        metavar="STATE",
+        help=f"only claims in this state; repeatable: {', '.join(states)}",
+    )
+    parser.add_argument("--plugin", default="", metavar="DIST", help="only claims of this plugin")
+    return parser
+
+
+def _why_parser() -> argparse.ArgumentParser:
+    parser = _parser("why", _why)
+    what = "architecture, or a checkpoint: directory, config.json, .safetensors or .gguf file"
+    parser.add_argument("asked", metavar="ARCH|PATH", help=what)
+    _add_group(parser)
+    return parser
+
+
+def _doctor_parser() -> argparse.ArgumentParser:
+    parser = _parser("doctor", _doctor)
+    parser.add_argument(
+        "--probe",
+        action="store_true",
+        help="also import every plugin that is ready, each in an interpreter of its own",
+    )
+    parser.add_argument(
+        "--probe-timeout",
+        type=_seconds,
+        default=_PROBE_TIMEOUT,
+        metavar="SECONDS",
+        help=f"that an import may take (default: {_PROBE_TIMEOUT:g})",
+    )
+    return parser
+
+
+_PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
+    "list": _list_parser,
+    "why": _why_parser,
+    "doctor": _doctor_parser,
 }
+
+
+def _parser(command: str, function: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"archzoo {command}", description=SUMMARIES[command], allow_abbrev=False
+    )
+    parser.set_defaults(run=function, fail=parser.error)
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    return parser
+
+
+def _add_group(parser: argparse.ArgumentParser, *more: str) -> None:
+    words = [*GROUPS, *more]
+    parser.add_argument(
+        "--group",
+        choices=words,
+        default="models",
+        metavar="GROUP",
+        help=f"{', '.join(words)} (default: models)",
+    )
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; give seconds above 0")
+    return seconds
+
+
+def _print_json(record: Record) -> None:
+    print(json.dumps(record, indent=2))
+
+
+def _progress() -> Callable[[int, int, Sequence[str]], None]:
+    """A line on the terminal that tells what is being imported; nothing in a pipe."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        return lambda *_: None
+    stream, last = sys.stderr, [""]
+
+    def tell(done: int, total: int, labels: Sequence[str]) -> None:
+        line = f"importing {done}/{total}: {', '.join(map(layout.printable, labels))}"
+        line = line[: layout.width() - 1] if labels else ""
+        if line != last[0]:
+            stream.write(f"\r\x1b[K{line}")
+            stream.flush()
+            last[0] = line
+
+    return tell
+
+
+def _forget_stdout() -> None:
+    """Nobody reads any more; the interpreter must not try once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,178 +1,165 @@
-"""why: the whole decision about an architecture or a checkpoint. Imports no plugin."""
+"""why: the whole decision on a name or a checkpoint. The same data as ``resolve`` acts on."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from ..config import architectures_of, read_config
-from ..registry import (
-    Catalog,
-    Decision,
-    Group,
-    Problem,
-    Provider,
-    Verdict,
-    decide,
-    refusal,
-)
+from ..errors import RegistryError
+from ..registry import Catalog, Decision, Group, Provider, Reason, Verdict, decide
+from ..registry.resolution import refuse_any_skip
 from ..settings import variables_in_force
-from .plain import (
-    as_problem,
-    as_provider,
-    explained,
-    pairs,
-    printable,
-    problem_lines,
-    table,
-    wrapped,
-)
+from .question import Question
+from .records import Record, problem_record, provider_record, reason_record
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is asked about.
+class Answer:
+    """A decision and what surrounds it.
 
     Args:
-        names: architectures, best first.
-        file: the configuration they stand in; empty when a name was given.
-        model_type: as that file states it.
+        question: what was asked.
+        catalog: out of what it was decided.
+        decision: what was decided.
+        group: which kind of name.
+        strict_fault: why strict mode refuses to go on whatever is decided; else empty.
     """
 
-    names: tuple[str, ...]
-    file: str = ""
-    model_type: str = ""
+    question: Question
+    catalog: Catalog
+    decision: Decision
+    group: Group
+    strict_fault: str = ""
+
+    @property
+    def served(self) -> bool:
+        """Whether ``resolve`` would import a class for it, as far as metadata tells."""
+        return self.decision.provider is not None and not self.strict_fault
+
+    @property
+    def hook_plugins(self) -> tuple[Provider, ...]:
+        """Hook plugins that ``resolve`` would ask, in order; only when nobody claims a name."""
+        if self.group is not Group.MODELS or self.decision.verdict is not Verdict.UNKNOWN:
+            return ()
+        return tuple(each for each in self.catalog.providers(Group.PLUGINS) if not each.reasons)
+
+    @property
+    def undecided(self) -> tuple[str, ...]:
+        """Modules of external packages that it would import to learn what they claim."""
+        if self.group is not Group.MODELS or self.decision.verdict is not Verdict.UNKNOWN:
+            return ()
+        packages = self.catalog.external_packages()
+        return tuple(module for package in packages for module in package.undecided)
+
+    @property
+    def tombstone(self) -> str:
+        """Distribution known to serve the first such name; empty when none is known."""
+        if self.group is not Group.MODELS or self.decision.verdict is not Verdict.UNKNOWN:
+            return ""
+        homes = map(self.catalog.tombstone, self.question.names)
+        return next((home for home in homes if home), "")
 
 
-def question(asked: str) -> Question:
-    """An architecture's name, or what a checkpoint's configuration says it is.
+def answer(question: Question, catalog: Catalog, group: Group = Group.MODELS) -> Answer:
+    """Decide, importing nothing.
 
     Args:
-        asked: a name; or a path: whatever exists, or holds a separator.
-
-    Raises:
-        ConfigError: a configuration that is not there or cannot be read.
+        question: what was asked.
+        catalog: who claims what, under the settings.
+        group: which kind of name.
     """
-    if not (os.sep in asked or "/" in asked or os.path.exists(asked)):
-        return Question((asked,))
-    path = Path(asked)
-    if path.suffix == ".gguf":
-        return _gguf_question(path)
-    file = path if path.suffix == ".json" else (path if path.is_dir() else path.parent)
-    file = file / "config.json" if file.is_dir() else file
-    return _of(read_config(file), str(file))
-
-
-def as_text(asked: Question, catalog: Catalog) -> str:
-    """The decision, step by step; the last line is the verdict."""
-    decision = decide(catalog, asked.names)
-    lines = pairs(_facts(asked, catalog, decision), indent=0)
-    if decision.candidates:
-        lines += ["", *_candidates(decision, catalog)]
-    lines += problem_lines(_problems(catalog))
-    return "\n".join([*lines, "", *_verdict(decision)])
-
-
-def as_json(asked: Question, catalog: Catalog) -> str:
-    """The same as an object."""
-    decision = decide(catalog, asked.names)
-    content = {
-        "asked": list(asked.names),
-        "file": asked.file,
-        "model_type": asked.model_type,
-        "verdict": str(decision.verdict),
-        "decided_by": decision.name,
-        "provider": None if decision.provider is None else as_provider(decision.provider),
-        "candidates": [
-            {**as_provider(each), "place": place_of(each, catalog)} for each in decision.candidates
-        ],
-        "choice": decision.choice,
-        "near": list(decision.near),
-        "hint": decision.hint,
-        "variables": variables_in_force(),
-        "asked_at_run_time": list(_run_time(catalog)),
-        "problems": [as_problem(problem) for problem in _problems(catalog)],
-    }
-    return json.dumps(content, indent=2)
-
-
-def served(asked: Question, catalog: Catalog) -> bool:
-    """Whether somebody serves it, judged without running any plugin's code."""
-    return decide(catalog, asked.names).verdict is Verdict.SERVED
-
-
-def place_of(provider: Provider, catalog: Catalog) -> str:
-    """Where a provider's metadata lies; the package's name for an external one."""
-    plugin = catalog.installed(provider)
-    return plugin.place if plugin else provider.label
-
-
-def _gguf_question(path: Path) -> Question:
-    from ..runtime.checkpoint import Checkpoint  # heavy, and only this format needs it
-
-    checkpoint = Checkpoint(path)
+    decision = decide(catalog, question.names, group)
     try:
-        return _of(checkpoint.raw, str(path))
-    finally:
-        checkpoint.close()
+        refuse_any_skip(catalog, None)
+    except RegistryError as error:
+        return Answer(question, catalog, decision, group, str(error))
+    return Answer(question, catalog, decision, group)
 
 
-def _of(raw: Mapping[str, Any], file: str) -> Question:
-    model_type = raw.get("model_type")
-    return Question(architectures_of(raw, file), file, str(model_type or ""))
-
-
-def _facts(asked: Question, catalog: Catalog, decision: Decision) -> list[tuple[str, str]]:
-    facts = []
-    if asked.file:
-        facts += [("file", asked.file), ("model_type", asked.model_type or "(none)")]
-    facts.append(("architectures" if asked.file else "asked", ", ".join(asked.names) or "(none)"))
-    if decision.name and len(asked.names) > 1:
-        facts.append(("decided by", f"{decision.name}, the first that anyone claims"))
-    facts += [(name, value or "(empty)") for name, value in variables_in_force().items()]
-    facts += [("external", _external(package)) for package in catalog.external_packages()]
-    if decision.verdict is Verdict.UNKNOWN and _run_time(catalog):
-        facts.append(("at run time", f"would be asked: {', '.join(_run_time(catalog))}"))
-    return facts
-
-
-def _external(package: Any) -> str:
-    claims = ", ".join(entry.name for entry in package.entries) or "nothing that can be read"
-    return f"{package.name} claims {claims}"
-
-
-def _candidates(decision: Decision, catalog: Catalog) -> list[str]:
-    rows = []
-    for each in decision.candidates:
-        chosen = each is decision.provider and decision.choice
-        notes = [f"{each.target or '(target cannot be read)'} in {place_of(each, catalog)}"]
-        notes += [decision.choice] if chosen else []
-        notes += [explained(reason) for reason in each.reasons]
-        rows.append(((each.name, each.label, str(each.state)), notes))
-    return table(("CLAIM", "PLUGIN", "STATE"), rows)
-
-
-def _verdict(decision: Decision) -> list[str]:
+def conclusion(found: Answer) -> str:
+    """The verdict in a sentence: who serves, or why nobody does and what to do."""
+    decision = found.decision
+    if found.strict_fault:
+        return f"Nothing is served: {found.strict_fault.splitlines()[0].rstrip(':')}"
     if decision.provider is not None:
-        provider = decision.provider
-        return wrapped(f"{decision.name} is served by {provider.label} ({provider.target})")
-    lines: list[str] = []
-    for line in str(refusal(decision)).splitlines():
-        indent = len(line) - len(line.lstrip())
-        lines += wrapped(line.strip(), indent)
-    return [printable(line) for line in lines]
+        served = f"{decision.name} is served by {decision.provider.label}"
+        return f"{served} ({decision.provider.target})"
+    name = decision.name or " or ".join(decision.names)
+    return f"{name} is not served: {_because(found)}" if name else _nameless(found.question)
 
 
-def _run_time(catalog: Catalog) -> tuple[str, ...]:
-    """Who could still answer when code runs: undecided external modules, hook plugins."""
-    undecided = [name for package in catalog.external_packages() for name in package.undecided]
-    hooks = [each.label for each in catalog.providers(Group.PLUGINS) if not each.reasons]
-    return (*undecided, *hooks)
+def as_record(found: Answer) -> Record:
+    """Everything, for programs."""
+    decision, catalog, question = found.decision, found.catalog, found.question
+    provider = decision.provider
+    return {
+        "asked": {
+            "argument": question.asked,
+            "names": list(question.names),
+            "file": question.file,
+            "model_type": question.model_type,
+        },
+        "group": str(found.group),
+        "served": found.served,
+        "verdict": str(decision.verdict),
+        "name": decision.name,
+        "provider": provider_record(provider, catalog) if provider else None,
+        "candidates": [provider_record(each, catalog) for each in decision.candidates],
+        "choice": decision.choice,
+        "setting": decision.setting,
+        "near": list(decision.near),
+        "tombstone": found.tombstone,
+        "hint": decision.hint,
+        "strict": found.strict_fault,
+        "run_time": {
+            "hook_plugins": [provider_record(each, catalog) for each in found.hook_plugins],
+            "modules": list(found.undecided),
+        },
+        "external": [
+            {
+                "name": package.name,
+                "claims": [entry.name for entry in package.entries],
+                "undecided": list(package.undecided),
+                "faults": [reason_record(fault) for fault in package.faults],
+            }
+            for package in catalog.external_packages()
+        ],
+        "variables": variables_in_force(),
+        "problems": [
+            problem_record(each)
+            for each in (*catalog.plugin_problems(), *catalog.setting_problems())
+        ],
+        "conclusion": conclusion(found),
+    }
 
 
-def _problems(catalog: Catalog) -> tuple[Problem, ...]:
-    return (*catalog.plugin_problems(), *catalog.setting_problems())
+def _because(found: Answer) -> str:
+    """Why a name is not served, and what to do."""
+    decision = found.decision
+    labels = [candidate.label for candidate in decision.candidates]
+    match decision.verdict:
+        case Verdict.DISABLED:
+            return f"{decision.setting} switches it off; {decision.hint}"
+        case Verdict.CONTESTED:
+            return f"{' and '.join(labels)} claim it and nothing chooses; {decision.hint}"
+        case Verdict.MISCHOSEN:
+            return decision.hint
+        case Verdict.UNUSABLE:
+            reasons = [each.reasons[0] for each in decision.candidates if each.reasons]
+            said = "; ".join(map(_briefly, reasons))
+            return f"{said}; {decision.hint}" if decision.hint else said
+    if found.hook_plugins or found.undecided:
+        return f"nobody claims it, as far as can be told without running code; {decision.hint}"
+    return f"nobody claims it; {decision.hint}"
+
+
+def _briefly(reason: Reason) -> str:
+    return f"{reason.problem.splitlines()[0]}; {reason.fix}"
+
+
+def _nameless(question: Question) -> str:
+    if question.gguf:
+        return f"Nothing is served: archzoo reads no {question.model_type!r} models from GGUF"
+    return (
+        f"Nothing is served: {question.file} states no architectures; add such as "
+        '"architectures": ["LlamaForCausalLM"] to it'
+    )

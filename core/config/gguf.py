@@ -17,7 +17,9 @@ from .values import Where, integer, number, refuse, show
 ROPE_DIVISORS = "rope_freqs.weight"
 """Tensor with the divisors of the rotary frequencies (llama3 scaling), one for each."""
 
-_ARCHITECTURES = {"llama": ("LlamaForCausalLM", "llama")}
+ARCHITECTURES = {"llama": ("LlamaForCausalLM", "llama")}
+"""GGUF's word -> architecture and ``model_type``, as config.json has them."""
+
 _TOKENS = "tokenizer.ggml."
 _REFUSED = ("rope.", "attention.", "expert", "logit_scale", "residual_scale", "embedding_scale")
 _NO_EFFECT = frozenset({"tensor_data_layout", "rope.scaling.finetuned"})
@@ -46,8 +48,8 @@ def config_from_gguf(
     keys = _Keys(metadata, file)
     head_dim = keys.head_dim()
     config: dict[str, Any] = {
-        "architectures": [_ARCHITECTURES[keys.architecture][0]],
-        "model_type": _ARCHITECTURES[keys.architecture][1],
+        "architectures": [ARCHITECTURES[keys.architecture][0]],
+        "model_type": ARCHITECTURES[keys.architecture][1],
         "hidden_act": "silu",
         "hidden_size": keys.size("embedding_length"),
         "intermediate_size": keys.same_in_all_layers("feed_forward_length"),
@@ -75,8 +77,8 @@ class _Keys:
     def __init__(self, metadata: Mapping[str, object], file: str) -> None:
         self.metadata, self.file = metadata, file
         name = metadata.get("general.architecture")
-        if not isinstance(name, str) or name not in _ARCHITECTURES:
-            known = ", ".join(_ARCHITECTURES)
+        if not isinstance(name, str) or name not in ARCHITECTURES:
+            known = ", ".join(ARCHITECTURES)
             refuse(
                 Where("general.architecture", file),
                 f"{show(name)} is not read from GGUF; known: {known}",

@@ -1,14 +1,16 @@
-"""Screens of ``list``, ``why`` and ``doctor`` over a fixed fake site.
+"""Screens of ``list``, ``why`` and ``doctor`` over one fixed fake site.
 
-Run as a script (``make screens``) to write the golden files and the pictures of them.
+Run as a script (``make screens``) to write the golden files and the pictures of them anew.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from unittest import mock
 
@@ -16,95 +18,153 @@ HERE = Path(__file__).parent
 GOLDEN = HERE / "golden"
 PICTURES = HERE.parents[1] / "docs" / "screens"
 WIDTHS = (80, 120)
+PICTURED = ("list", "why-skipped", "doctor-probe")
+ENVIRONMENT = {"ARCHZOO_DISABLED_MODEL_ARCHS": "OldForCausalLM"}
 
-SURROUNDINGS = [
-    ("archzoo", "0.1.0"),
-    ("python", "3.11.9 on Linux x86_64"),
-    ("interpreter", "/opt/venv/bin/python"),
-    ("libraries", "torch 2.13.0, transformers 5.24.0, safetensors 0.8.0, tokenizers 0.23.3"),
-    ("threads", "8 of 16 processors usable, OMP_NUM_THREADS=8"),
-    ("devices", "cpu, 2 NVIDIA GPUs"),
-    ("fingerprint", "8762903d4556851d"),
-]
+# Names of nothing that exists, so that no screen depends on what is installed here.
+_QUESTIONS = {
+    "served": "GoodForCausalLM",
+    "skipped": "FlaForCausalLM",
+    "unknown": "GodoForCausalLM",
+    "tombstone": "MistyForCausalLM",
+    "conflict": "TwinForCausalLM",
+    "disabled": "OldForCausalLM",
+    "checkpoint": "checkpoint",
+}
 
 
 def draw(width: int) -> dict[str, str]:
-    """Every screen at a width; the current folder must be empty and is written to."""
-    from registry.sites import Site
-
-    from archzoo.cli import doctor, listing, why
-    from archzoo.cli.probing import Finding
+    """Every screen at a width. The current folder must be empty, and is written to."""
+    from archzoo.cli import doctor, doctor_text, listing, probing, why, why_text
+    from archzoo.cli.question import read_question
     from archzoo.registry import Catalog
     from archzoo.settings import Settings
 
+    if not os.path.exists("site"):
+        _install_all()
+    clean = {key: value for key, value in os.environ.items() if "ARCHZOO" not in key}
+    clean = {key: value for key, value in clean.items() if not key.startswith("SGLANG")}
+    clean["PYTHONPATH"] = os.path.abspath("site")
+    path = [os.path.abspath("site"), *sys.path]
+    with mock.patch.dict(os.environ, {**clean, **ENVIRONMENT}, clear=True):
+        source = Catalog(["site"], settings=Settings.from_environ())
+        screens = {"list": listing.as_text(source, listing.Filter(), width)}
+        for name, asked in _QUESTIONS.items():
+            found = why.answer(read_question(asked), source)
+            screens[f"why-{name}"] = why_text.as_text(found, width)
+        report = doctor.Report(_machine(), source)
+        screens["doctor"] = doctor_text.as_text(report, width)
+        with mock.patch.object(sys, "path", path):
+            probes = probing.probe(probing.targets(source))
+        report = doctor.Report(_machine(), source, probes=probes)
+        screens["doctor-probe"] = doctor_text.as_text(report, width)
+    return {name: _marked(text) for name, text in screens.items()}
+
+
+def _marked(text: str) -> str:
+    """Without what differs from machine to machine; markers are as long as what they replace."""
+    text = text.replace(os.getcwd(), "")
+    text = re.sub(r"(fingerprint +)[0-9a-f]{16}", r"\g<1>0123456789abcdef", text)
+    return re.sub(r"^((?:ok|failed|skipped) +)\d\.\d\d ", r"\g<1>0.10 ", text, flags=re.M)
+
+
+def _machine() -> object:
+    from archzoo.cli.machine import Devices, Machine
+
+    libraries: Mapping[str, str] = {
+        "torch": "2.13.0",
+        "transformers": "5.24.0",
+        "safetensors": "0.8.0",
+        "tokenizers": "0.23.3",
+        "triton": "",
+        "gguf": "0.19.0",
+    }
+    return Machine(
+        python="3.12.9",
+        executable="/opt/venv/bin/python",
+        platform="Linux 6.8.0 x86_64",
+        libraries=libraries,
+        cpus=16,
+        usable=8,
+        threads={"OMP_NUM_THREADS": "8", "MKL_NUM_THREADS": ""},
+        devices=Devices(("NVIDIA H200", "NVIDIA H200"), "/proc/driver/nvidia/gpus"),
+        visible=None,
+    )
+
+
+def _install_all() -> None:
+    """One plugin for each thing that a screen can show."""
+    from registry.sites import Site
+
     site = Site(Path("site"))
-    _install(site)
-    environment = {"COLUMNS": str(width), "ARCHZOO_DISABLED_MODEL_ARCHS": "OldForCausalLM"}
-    with (
-        mock.patch.dict(os.environ, environment),
-        mock.patch.object(doctor, "_surroundings", lambda catalog: SURROUNDINGS),
-    ):
-        catalog = Catalog(["site"], settings=Settings.from_environ(environment))
-        screens = {"list": listing.as_text(catalog)}
-        for name in ("Good", "Lacking", "Twin", "Old", "Godo", "Llama"):
-            asked = why.question(f"{name}ForCausalLM")
-            screens[f"why-{name.lower()}"] = why.as_text(asked, catalog)
-        found = doctor.examine(catalog)
-        screens["doctor"] = doctor.as_text(found)
-        problem = "ValueError: boom 17"
-        fix = "report it to the distribution's author, or uninstall it"
-        findings = {
-            each: Finding("", "", "", 0.2, ("prints 2 lines when it is imported",))
-            if each.name.startswith("Good")
-            else Finding("import-failed", problem, fix, 0.1)
-            for each in catalog.providers()
-            if not each.reasons
-        }
-        screens["doctor-probe"] = doctor.as_text(doctor.Checkup(catalog, findings))
-    return screens
-
-
-def _install(site: object) -> None:
-    install = site.install  # type: ignore[attr-defined]  # imported late, see draw
-    install("zoo-good", {"GoodForCausalLM": "zoo_good.model:Good"}, version="1.2")
-    install(
-        "zoo-lacking",
-        {"LackingForCausalLM": "zoo_lacking.model:Lacking [fla]"},
+    model = "print('hello')\nclass Good: pass\n"
+    site.install(
+        "zoo-good",
+        {"GoodForCausalLM": "zoo_good:Good"},
+        version="1.2",
+        files={"zoo_good.py": model},
+    )
+    site.install(
+        "zoo-fla",
+        {"FlaForCausalLM": "zoo_fla.model:Fla [fla]"},
         requires=["flash-linear-attention>=0.4; extra == 'fla'"],
         extras=["fla"],
     )
-    install("zoo-newer", {"NewerForCausalLM": "zoo_newer:Newer"}, requires=["archzoo>=7"])
-    install("zoo-broken", {"BrokenForCausalLM": "zoo broken"})
-    install("zoo-old", {"OldForCausalLM": "zoo_old:Old"})
+    site.install("zoo-newer", {"NewerForCausalLM": "zoo_newer:Newer"}, requires=["archzoo>=7"])
+    site.install("zoo-unreadable", {"UnreadableForCausalLM": "zoo unreadable"})
+    site.install("zoo-old", {"OldForCausalLM": "zoo_old:Old"})
+    site.install(
+        "zoo-raising",
+        {"RaisingForCausalLM": "zoo_raising:Raising"},
+        files={"zoo_raising.py": "raise ValueError('boom 17')\n"},
+    )
+    site.install(
+        "zoo-dying",
+        {"DyingForCausalLM": "zoo_dying:Dying"},
+        files={"zoo_dying.py": "import os\nos._exit(7)\n"},
+    )
     for name in ("one", "two"):
-        install(f"zoo-{name}", {"TwinForCausalLM": f"zoo_{name}.model:Twin"})
-    info = install("zoo-strange", {"StrangeForCausalLM": "zoo_strange:Strange"})
-    with (info / "entry_points.txt").open("a") as file:
-        file.write("[archzoo.modles]\nTypo = zoo:Typo\n")
+        body = {f"zoo_{name}.py": "class Twin: pass\n"}
+        site.install(f"zoo-{name}", {"TwinForCausalLM": f"zoo_{name}:Twin"}, files=body)
+    site.install("zoo-tombs", {"MistyForCausalLM": "zoo_misty"}, group="archzoo.tombstones")
+    site.install(
+        "zoo-hooks",
+        {"watch": "zoo_hooks"},
+        group="archzoo.plugins",
+        files={"zoo_hooks.py": "def archzoo_architectures():\n    return {}\n"},
+    )
+    typo = site.install("zoo-typo", {"TypoForCausalLM": "zoo_typo:Typo"}, group="archzoo.modles")
+    assert typo.exists()
+    os.mkdir("checkpoint")
+    Path("checkpoint", "config.json").write_text(
+        '{"architectures": ["NobodyForCausalLM", "GoodForCausalLM", "OldForCausalLM"],'
+        ' "model_type": "good"}'
+    )
 
 
-def main() -> None:
+def write_all() -> None:
     """Write golden files and pictures anew."""
     from rich.console import Console
     from rich.text import Text
 
-    GOLDEN.mkdir(exist_ok=True)
-    PICTURES.mkdir(parents=True, exist_ok=True)
+    for folder in (GOLDEN, PICTURES):
+        folder.mkdir(parents=True, exist_ok=True)
     for width in WIDTHS:
-        with tempfile.TemporaryDirectory() as folder:
-            os.chdir(folder)
+        with tempfile.TemporaryDirectory() as place:
+            os.chdir(place)
             screens = draw(width)
             os.chdir(HERE)
         for name, text in screens.items():
-            (GOLDEN / f"{name}-{width}.txt").write_text(text + "\n")
-            if width == WIDTHS[0] and name in ("list", "why-lacking", "doctor-probe"):
+            (GOLDEN / f"{name}-{width}.txt").write_text(f"{text}\n")
+            if width == WIDTHS[0] and name in PICTURED:
                 console = Console(record=True, width=width, file=io.StringIO())
-                console.print(Text(text), soft_wrap=True)
-                title = f"archzoo {name.replace('-probe', ' --probe').replace('-', ' ')}"
+                command = f"archzoo {name}".replace("-skipped", " FlaForCausalLM")
+                title = command.replace("-probe", " --probe")
+                console.print(Text(f"$ {title}\n{text}"), soft_wrap=True)
                 picture = console.export_svg(title=title, unique_id=f"archzoo-{name}")
                 (PICTURES / f"{name}.svg").write_text(picture)
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(HERE.parent))
-    main()
+    write_all()

@@ -42,7 +42,18 @@ def test_version(run: Run) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["frobnicate"], ["list", "--no-such-option"], ["generate"], ["verify"], ["bench"]],
+    [
+        [],
+        ["frobnicate"],
+        ["list", "--no-such-option"],
+        ["list", "--state", "happy"],
+        ["why"],
+        ["doctor", "--probe-timeout", "0"],
+        ["doctor", "--probe-timeout", "nan"],
+        ["generate"],
+        ["verify"],
+        ["bench"],
+    ],
     ids=" ".join,
 )
 def test_usage_is_exit_code_2(run: Run, arguments: list[str]) -> None:
@@ -51,28 +62,30 @@ def test_usage_is_exit_code_2(run: Run, arguments: list[str]) -> None:
     assert "Traceback" not in done.err
 
 
-@pytest.mark.parametrize("name", ["list", "generate", "verify", "bench"])
+@pytest.mark.parametrize("name", ["list", "why", "doctor", "generate", "verify", "bench"])
 def test_every_command_has_help(run: Run, name: str) -> None:
     assert name in run("--help").out
     assert run(name, "--help").code == 0
 
 
-def test_list_and_python_m_load_nothing_heavy() -> None:
+@pytest.mark.parametrize("command", [["list"], ["why", "LlamaForCausalLM"], ["doctor"]])
+def test_light_commands_and_python_m_load_nothing_heavy(command: list[str]) -> None:
     script = (
         "import runpy, sys, json\n"
-        "sys.argv = ['archzoo', 'list']\n"
+        f"sys.argv = {['archzoo', *command]}\n"
         "try:\n"
         "    runpy.run_module('archzoo', run_name='__main__')\n"
         "except SystemExit as end:\n"
         "    code = end.code\n"
-        "heavy = {'torch', 'transformers', 'rich', 'safetensors', 'numpy', 'archzoo_llama'}\n"
+        "heavy = {'torch', 'transformers', 'rich', 'typer', 'safetensors', 'numpy'}\n"
+        "heavy |= {'archzoo_llama'}\n"
         "print(json.dumps([code, sorted(heavy & set(sys.modules))]))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     listing, last = done.stdout.rstrip().rsplit("\n", 1)
-    assert "LlamaForCausalLM" in listing
+    assert "llama" in listing
     assert json.loads(last) == [0, []]
 
 
