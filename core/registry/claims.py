@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from packaging.utils import canonicalize_name
 
@@ -29,7 +30,7 @@ class Claim:
     plugin: Plugin | None = None
     found: type | None = None
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Normalised name of the maker, as settings give it."""
         return canonicalize_name(self.maker)

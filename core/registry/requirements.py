@@ -63,20 +63,20 @@ class Requirements:
                     continue
                 if reason is not None:
                     reasons[reason] = None
-                elif installed is not None:
+                elif installed is not None and requirement.extras:
                     wanted = [(installed, canonicalize_name(e)) for e in requirement.extras]
                     pending += sorted(set(wanted) - set(pending), key=lambda pair: pair[1])
         return tuple(reasons)
 
     def _find(self, name: str) -> Installed | None:
         """The installed distribution of that name; the running core counts as itself."""
-        key = canonicalize_name(name)
-        if key not in self._found:
+        if name not in self._found:
+            key = canonicalize_name(name)
             found = find_installed(key, self._path)
             if key == _CORE:
                 found = replace(found or Installed(_CORE), version=__version__, fault=None)
-            self._found[key] = found
-        return self._found[key]
+            self._found[name] = found
+        return self._found[name]
 
 
 def declared_as(plugin: Installed, module: str) -> tuple[str, str] | None:
@@ -128,13 +128,13 @@ def _judge(
     plugin: Installed, requirement: Requirement, installed: Installed | None
 ) -> Reason | None:
     """Why an installed distribution does not meet a requirement; None when it does."""
+    if installed is not None and _in_range(requirement.specifier, installed.version):
+        return None
     wanted = _without_marker(requirement)
     install = f"run: pip install {shlex.quote(wanted)}"
     if installed is None:
         problem = f"{wanted!r} is not installed"
         return Reason(ReasonCode.REQUIREMENT_MISSING, problem, install)
-    if _in_range(requirement.specifier, installed.version):
-        return None
     problem = f"{installed.label} is installed, {wanted!r} is needed"
     if canonicalize_name(installed.name) != _CORE:
         return Reason(ReasonCode.REQUIREMENT_VERSION, problem, install)
@@ -142,6 +142,7 @@ def _judge(
     return Reason(ReasonCode.CORE_VERSION, problem, f"{install}, {other}")
 
 
+@lru_cache(maxsize=4096)
 def _in_range(specifier: SpecifierSet, version: str) -> bool:
     """Whether a version lies in a range; development and pre-releases count as installed."""
     if not specifier:

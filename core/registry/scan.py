@@ -210,13 +210,26 @@ def _installed_twice(key: str, kept: Distribution, beside: Sequence[Distribution
 
 def _read_file(source: Distribution, filename: str) -> tuple[str, Reason | None]:
     """Text of a metadata file, empty when there is none, and what is wrong with it."""
+    path = getattr(source, "_path", None)
     try:
+        if filename and isinstance(path, Path):
+            return _read_text(f"{path}/{filename}"), None
         return source.read_text(filename) or "", None
     except UnicodeDecodeError as error:
         # The text is read all the same, so that the fault can be put to the names it concerns.
         return error.object.decode("utf-8", "replace"), _invalid(f"its {filename} is not UTF-8")
     except OSError as error:
         return "", _invalid(f"its {filename} cannot be read ({error})")
+
+
+def _read_text(path: str) -> str:
+    """As ``Distribution.read_text`` reads; its pathlib and text objects cost more than the rest."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            text = file.read().decode()
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError):
+        return ""
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def _invalid(problem: str) -> Reason:

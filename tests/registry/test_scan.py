@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from registry.sites import Site
 
+import archzoo.registry.scan as registry_scan
 from archzoo.errors import RegistryError, UnknownArchitectureError
 from archzoo.registry import Catalog, ProviderState, ReasonCode, resolve_from
 from archzoo.registry.scan import find_installed, scan
@@ -120,13 +121,13 @@ def test_distributions_that_are_no_plugins_are_not_read(
     (foreign / "entry_points.txt").write_bytes(b"[console_scripts]\n\xff\xff\n")
     (foreign / "METADATA").unlink()
     opened: list[str] = []
-    original = Path.read_text
+    original = registry_scan._read_text
 
-    def spy(self: Path, *args: object, **kwargs: object) -> str:
-        opened.append(self.name)
-        return original(self, *args, **kwargs)  # type: ignore[arg-type]  # forwarded as they came
+    def spy(path: str) -> str:
+        opened.append(Path(path).name)
+        return original(path)
 
-    monkeypatch.setattr(Path, "read_text", spy)
+    monkeypatch.setattr(registry_scan, "_read_text", spy)
     catalog = site.catalog()
     assert catalog.providers() == () and catalog.plugin_problems() == ()
     assert set(opened) == {"entry_points.txt"}
