@@ -29,6 +29,7 @@ from packaging.utils import InvalidName, canonicalize_name
 from .errors import ConfigError
 
 __all__ = [
+    "ALIASES",
     "DISABLED_VARIABLE",
     "EXTERNAL_VARIABLE",
     "OBSERVERS_VARIABLE",
@@ -46,10 +47,12 @@ PREFER_VARIABLE = "ARCHZOO_PREFER"
 OBSERVERS_VARIABLE = "ARCHZOO_OBSERVERS"
 STRICT_VARIABLE = "ARCHZOO_STRICT"
 
-_ALIASES = {
+ALIASES = {
     DISABLED_VARIABLE: "SGLANG_DISABLED_MODEL_ARCHS",
     EXTERNAL_VARIABLE: "SGLANG_EXTERNAL_MODEL_PACKAGE",
 }
+"""Our own variable -> the other name under which it is read."""
+
 _ALL = (
     DISABLED_VARIABLE,
     EXTERNAL_VARIABLE,
@@ -162,13 +165,13 @@ class Settings:
 def variables_in_force(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Every variable the registry obeys that is set, aliases included, with its value."""
     source = os.environ if environ is None else environ
-    names = (name for own in _ALL for name in (own, _ALIASES.get(own)) if name)
+    names = (name for own in _ALL for name in (own, ALIASES.get(own)) if name)
     return {name: source[name] for name in names if name in source}
 
 
 def _first_set(variable: str, source: Mapping[str, str]) -> tuple[str, str]:
     """The variable, or its alias where only that is set, and the value."""
-    alias = _ALIASES[variable]
+    alias = ALIASES[variable]
     if variable not in source and alias in source:
         return alias, source[alias]
     return variable, source.get(variable, "")

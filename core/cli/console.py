@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+import typer
 from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
@@ -24,7 +26,7 @@ from rich.progress import (
 from rich.text import Text
 
 from ..errors import ArchzooError
-from .guard import guarded
+from . import INTERRUPTED
 
 PIPE_WIDTH = 120
 """Columns of a table that goes into a file or a pipe."""
@@ -128,10 +130,29 @@ def session(debug: bool) -> Iterator[Screen]:
 
     Args:
         debug: show the traceback as well.
+
+    Raises:
+        Exit: with code 1, or 130 after Ctrl-C.
     """
     screen = Screen()
-    with guarded(debug), _shown_warnings(screen):
+    with _guarded(screen, debug), _shown_warnings(screen):
         yield screen
+
+
+@contextmanager
+def _guarded(screen: Screen, debug: bool) -> Iterator[None]:
+    """Whatever goes wrong inside is shown, and ends the command with its exit code."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except (typer.Exit, typer.BadParameter, BrokenPipeError):
+        raise
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        screen.error(error)
+        raise typer.Exit(1) from None
 
 
 @contextmanager

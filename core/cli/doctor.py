@@ -22,15 +22,21 @@ from ..registry import (
 from ..registry.decision import FIRST_PLUGIN
 from ..registry.resolution import refuse_any_skip
 from ..registry.scan import Plugin
-from ..settings import STRICT_VARIABLE, Settings, variables_in_force
+from ..settings import ALIASES, STRICT_VARIABLE, Settings, variables_in_force
 from ..version import __version__
 from .listing import counted
 from .machine import Machine
 from .probe import EXTERNAL
 from .probing import Probe
-from .records import DoctorCode, Finding, Record, problem_record, provider_record, reason_record
-
-_OWN_PREFIX = "ARCHZOO_"
+from .records import (
+    DoctorCode,
+    Finding,
+    Record,
+    external_record,
+    problem_record,
+    provider_record,
+    reason_record,
+)
 
 
 @dataclass(frozen=True)
@@ -148,13 +154,11 @@ def examine(machine: Machine) -> Report:
 
 def variables() -> tuple[Variable, ...]:
     """Variables that are set, with what became of each."""
-    given = variables_in_force()
-    found = []
+    given, found = variables_in_force(), []
+    owners = {alias: own for own, alias in ALIASES.items()}
     for name, value in given.items():
-        # Aliases differ from archzoo's own names in the prefix only.
-        own = _OWN_PREFIX + name.partition("_")[2]
-        overruled = own if own != name and own in given else ""
-        found.append(Variable(name, value, own if own != name else "", overruled))
+        own = owners.get(name, "")
+        found.append(Variable(name, value, own, own if own in given else ""))
     return tuple(found)
 
 
@@ -179,10 +183,7 @@ def as_record(report: Report) -> Record:
         "variables": [asdict(each) for each in variables()],
         "external": [
             {
-                "name": package.name,
-                "claims": [entry.name for entry in package.entries],
-                "undecided": list(package.undecided),
-                "faults": [reason_record(fault) for fault in package.faults],
+                **external_record(package),
                 "probe": _probe_record(report.probe_of(EXTERNAL, "", package.name)),
             }
             for package in source.external_packages()

@@ -58,7 +58,7 @@ class Filter:
 
     def problems(self, catalog: Catalog) -> tuple[Problem, ...]:
         """Faults that belong to no claim; of one distribution where one is asked for."""
-        found = (*catalog.plugin_problems(), *catalog.setting_problems())
+        found = catalog.problems()
         if not self.plugin:
             return found
         return tuple(each for each in found if self._is_of(each.source.partition(" ")[0]))

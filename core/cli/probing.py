@@ -19,9 +19,6 @@ from .probe import EXTERNAL
 from .records import DoctorCode, Finding
 
 AT_ONCE = 2
-TIMEOUT = 60.0
-"""Seconds that an import may take."""
-
 SLOW_SECONDS = 10.0
 """An import that takes longer is worth a note; importing torch takes 2 to 4 s of it."""
 
@@ -112,7 +109,7 @@ def targets(catalog: Catalog) -> tuple[Target, ...]:
     for each in catalog.providers(Group.PLUGINS):
         if each.state is ProviderState.READY:
             modules = hooks.setdefault((each.distribution, each.version), [])
-            modules.append(":".join(filter(None, (each.module, each.attr))))
+            modules.append(each.path)
     found += [Target(str(Group.PLUGINS), "", *who, ", ".join(hooks[who])) for who in hooks]
     for package in catalog.external_packages():
         if package.undecided:
@@ -121,7 +118,7 @@ def targets(catalog: Catalog) -> tuple[Target, ...]:
 
 
 def probe(
-    wanted: Sequence[Target], timeout: float = TIMEOUT, tell: Tell = lambda *_: None
+    wanted: Sequence[Target], timeout: float, tell: Tell = lambda *_: None
 ) -> tuple[Probe, ...]:
     """Import them, a few at a time, and report in the order given.
 

@@ -77,7 +77,7 @@ def _why(options: argparse.Namespace) -> int:
     try:
         question = read_question(options.asked)
     except UsageError as error:
-        return int(options.fail(layout.printable(str(error))))  # exits with code 2
+        _why_parser().error(layout.printable(str(error)))
     found = answer(question, catalog(), GROUPS[options.group])
     if options.json:
         _print_json(as_record(found))
@@ -159,7 +159,7 @@ def _parser(command: str, function: Callable[[argparse.Namespace], int]) -> argp
     parser = argparse.ArgumentParser(
         prog=f"archzoo {command}", description=SUMMARIES[command], allow_abbrev=False
     )
-    parser.set_defaults(run=function, fail=parser.error)
+    parser.set_defaults(run=function)
     parser.add_argument("--json", action="store_true", help="as JSON")
     return parser
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..registry import Catalog, Problem, Provider, Reason
+
+if TYPE_CHECKING:
+    from ..registry.external import ExternalPackage
 
 Record = dict[str, Any]
 """A JSON object; its keys are listed in docs/commands.md and only ever added to."""
@@ -73,6 +76,16 @@ def provider_record(provider: Provider, catalog: Catalog) -> Record:
         "place": place_of(provider, catalog),
         "state": str(provider.state),
         "reasons": [reason_record(reason) for reason in provider.reasons],
+    }
+
+
+def external_record(package: ExternalPackage) -> Record:
+    """One external package: what its source tells."""
+    return {
+        "name": package.name,
+        "claims": [entry.name for entry in package.entries],
+        "undecided": list(package.undecided),
+        "faults": [reason_record(fault) for fault in package.faults],
     }
 
 

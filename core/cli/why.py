@@ -9,7 +9,7 @@ from ..registry import Catalog, Decision, Group, Provider, Reason, Verdict, deci
 from ..registry.resolution import refuse_any_skip
 from ..settings import variables_in_force
 from .question import Question
-from .records import Record, problem_record, provider_record, reason_record
+from .records import Record, external_record, problem_record, provider_record
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,21 @@ class Answer:
         return self.decision.provider is not None and not self.strict_fault
 
     @property
+    def _is_open(self) -> bool:
+        """Whether nobody claims any of the architectures, so that running code would be asked."""
+        return self.group is Group.MODELS and self.decision.verdict is Verdict.UNKNOWN
+
+    @property
     def hook_plugins(self) -> tuple[Provider, ...]:
         """Hook plugins that ``resolve`` would ask, in order; only when nobody claims a name."""
-        if self.group is not Group.MODELS or self.decision.verdict is not Verdict.UNKNOWN:
+        if not self._is_open:
             return ()
         return tuple(each for each in self.catalog.providers(Group.PLUGINS) if not each.reasons)
 
     @property
     def undecided(self) -> tuple[str, ...]:
         """Modules of external packages that it would import to learn what they claim."""
-        if self.group is not Group.MODELS or self.decision.verdict is not Verdict.UNKNOWN:
+        if not self._is_open:
             return ()
         packages = self.catalog.external_packages()
         return tuple(module for package in packages for module in package.undecided)
@@ -53,7 +58,7 @@ class Answer:
     @property
     def tombstone(self) -> str:
         """Distribution known to serve the first such name; empty when none is known."""
-        if self.group is not Group.MODELS or self.decision.verdict is not Verdict.UNKNOWN:
+        if not self._is_open:
             return ""
         homes = map(self.catalog.tombstone, self.question.names)
         return next((home for home in homes if home), "")
@@ -114,20 +119,9 @@ def as_record(found: Answer) -> Record:
             "hook_plugins": [provider_record(each, catalog) for each in found.hook_plugins],
             "modules": list(found.undecided),
         },
-        "external": [
-            {
-                "name": package.name,
-                "claims": [entry.name for entry in package.entries],
-                "undecided": list(package.undecided),
-                "faults": [reason_record(fault) for fault in package.faults],
-            }
-            for package in catalog.external_packages()
-        ],
+        "external": [external_record(package) for package in catalog.external_packages()],
         "variables": variables_in_force(),
-        "problems": [
-            problem_record(each)
-            for each in (*catalog.plugin_problems(), *catalog.setting_problems())
-        ],
+        "problems": [problem_record(each) for each in catalog.problems()],
         "conclusion": conclusion(found),
     }
 

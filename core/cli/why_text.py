@@ -81,13 +81,9 @@ def _surroundings(found: Answer) -> Iterator[tuple[str, str]]:
             for package in catalog.external_packages()
         ),
     )
-    asked = [f"hooks of {each.label} ({_module(each)})" for each in found.hook_plugins]
+    asked = [f"hooks of {each.label} ({each.path})" for each in found.hook_plugins]
     asked += [f"module {name}" for name in found.undecided]
     yield "at run time", "\n".join(f"{each} would be asked" for each in asked)
-
-
-def _module(provider: Provider) -> str:
-    return ":".join(filter(None, (provider.module, provider.attr)))
 
 
 def _problems(found: Answer, columns: int) -> Iterator[str]:

@@ -28,7 +28,7 @@ from .groups import Group
 from .index import Catalog, catalog
 from .named import implementation, ready_names
 from .provider import Origin, Problem, Provider, ProviderState, Reason, ReasonCode
-from .resolution import Served, catalog_for, provider_of, refusal, resolve, resolve_from, serve
+from .resolution import Served, catalog_for, resolve, resolve_from, serve
 
 __all__ = [
     "Catalog",
@@ -49,9 +49,7 @@ __all__ = [
     "facts",
     "fingerprint",
     "implementation",
-    "provider_of",
     "ready_names",
-    "refusal",
     "resolve",
     "resolve_from",
     "serve",

@@ -106,10 +106,11 @@ def _extras(listed: str | None) -> tuple[str, ...]:
 
 
 def _names_something(module: str, attr: str, group: Group) -> bool:
-    return _is_dotted(module) and (_is_dotted(attr) if attr or group.names_classes else True)
+    return is_dotted(module) and (is_dotted(attr) if attr or group.names_classes else True)
 
 
-def _is_dotted(name: str) -> bool:
+def is_dotted(name: str) -> bool:
+    """Whether a name is identifiers separated by dots."""
     return all(part.isidentifier() for part in name.split("."))
 
 

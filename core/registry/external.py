@@ -16,12 +16,12 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .entries import Entry
+from .entries import Entry, is_dotted
 from .external_claims import claims_in, merged
 from .external_imported import declared_by
 from .external_names import VARIABLES
 from .external_sources import Sources
-from .modules import is_dotted, locate
+from .modules import locate
 from .provider import Reason, ReasonCode
 
 __all__ = ["ExternalPackage", "declared_by", "read_package"]

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from importlib.util import resolve_name
 
-from .entries import Entry
+from .entries import Entry, is_dotted
 from .external_names import TABLE, Imported, dotted
 from .external_sources import Sources
-from .modules import is_dotted
 from .provider import Reason, ReasonCode
 
 

@@ -10,7 +10,7 @@ import pluggy
 
 from .entries import Entry
 from .hook_checks import invalid, registered, version_fault
-from .provider import Reason, ReasonCode
+from .provider import Reason, ReasonCode, spelled
 
 CONTAINED = (Exception, SystemExit)
 """What a plugin may raise without an end to the engine; a user's interrupt passes."""
@@ -40,8 +40,7 @@ class HookEntry:
     @property
     def line(self) -> str:
         """The entry as ``entry_points.txt`` spells it."""
-        target = ":".join(filter(None, (self.entry.module, self.entry.attr)))
-        return f"{self.entry.name} = {target}"
+        return f"{self.entry.name} = {spelled(self.entry.module, self.entry.attr)}"
 
 
 def load_hooks(entry: HookEntry) -> pluggy.PluginManager | tuple[Reason, ...]:

@@ -18,6 +18,7 @@ from traceback import clear_frames, walk_tb
 import pluggy
 
 from ..hooks import HookWarning
+from .entries import is_dotted
 from .hook_checks import TO_AUTHOR, invalid
 from .hook_entry import CONTAINED, HookEntry, cause_of, load_hooks
 from .provider import Reason, ReasonCode
@@ -146,7 +147,7 @@ def _read_answer(
 
 def _is_target(text: str) -> bool:
     module, _, attr = text.partition(":")
-    return all(part.isidentifier() for part in f"{module}.{attr}".split("."))
+    return is_dotted(f"{module}.{attr}")
 
 
 def _shown(value: object) -> str:

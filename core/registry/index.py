@@ -154,6 +154,10 @@ class Catalog:
         """Names in the settings that match nothing, and so have no effect."""
         return self._unmatched
 
+    def problems(self) -> tuple[Problem, ...]:
+        """Everything that is wrong and belongs to no provider."""
+        return (*self.plugin_problems(), *self.setting_problems())
+
     def _add(self, group: Group, claim: Claim) -> None:
         self._claims[group].setdefault(claim.entry.name, []).append(claim)
 

@@ -79,10 +79,10 @@ def _asked(source: Catalog) -> LateAnswer:
 @lru_cache(maxsize=8)
 def hooks_of(source: Catalog) -> HookPlugins:
     """The hook plugins of a catalog; none is imported before one of its hooks is called."""
-    return HookPlugins(tuple(map(hook_entry, source.providers(Group.PLUGINS))))
+    return HookPlugins(tuple(map(_hook_entry, source.providers(Group.PLUGINS))))
 
 
-def hook_entry(provider: Provider) -> HookEntry:
+def _hook_entry(provider: Provider) -> HookEntry:
     """A claim of the group of hooks, as what loads it wants it."""
     return HookEntry(
         provider.label,

@@ -21,6 +21,8 @@ from importlib.util import decode_source, spec_from_file_location
 from pkgutil import get_importer, iter_modules
 from zipimport import zipimporter
 
+from .entries import is_dotted
+
 # No file on the path can shadow what the interpreter carries in itself.
 _INTERPRETER = (BuiltinImporter, FrozenImporter)
 _NOT_SUBMODULES = frozenset({"__init__", "__pycache__"})
@@ -49,11 +51,6 @@ def locate(name: str, path: Sequence[str]) -> ModuleSpec | None:
             return None
         places = spec.submodule_search_locations
     return spec
-
-
-def is_dotted(name: str) -> bool:
-    """Whether a name is identifiers separated by dots."""
-    return all(part.isidentifier() for part in name.split("."))
 
 
 def source_of(spec: ModuleSpec) -> str | None:

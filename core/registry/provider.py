@@ -110,6 +110,11 @@ _STRONGEST_FIRST = (
 )
 
 
+def spelled(module: str, attr: str) -> str:
+    """A target as entry points spell it: ``module:attr``, or the module alone."""
+    return ":".join(filter(None, (module, attr)))
+
+
 class Origin(StrEnum):
     """Where a claim was made."""
 
@@ -163,12 +168,15 @@ class Provider:
         return f"{text} (hook)" if self.origin is Origin.HOOK else text
 
     @property
+    def path(self) -> str:
+        """``module:Class``, or the module where that itself is meant; empty when unreadable."""
+        return spelled(self.module, self.attr)
+
+    @property
     def target(self) -> str:
         """``module:Class``, with the extras it needs; empty when it cannot be read."""
-        if not self.module:
-            return ""
-        extras = f" [{','.join(self.extras)}]" if self.extras else ""
-        return f"{self.module}:{self.attr}{extras}"
+        extras = f" [{','.join(self.extras)}]" if self.module and self.extras else ""
+        return f"{self.path}{extras}"
 
     @property
     def entry(self) -> str:

@@ -17,6 +17,8 @@ def check_same_catalog(source: Catalog, executor: Executor) -> None:
     Raises:
         RegistryError: on every process, when one differs from rank 0's; names what differs.
     """
+    if executor.processes == 1:  # a fingerprint looks at every plugin's requirements
+        return
     prints = executor.everyones([fingerprint(source)])
     if all(each == prints[0] for each in prints):
         return

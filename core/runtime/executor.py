@@ -47,6 +47,11 @@ class Executor(ABC):
         """The smallest of all processes' numbers, on every process."""
         return number
 
+    @property
+    def processes(self) -> int:
+        """How many processes make the same calls."""
+        return 1
+
     def everyones(self, texts: Sequence[str]) -> list[list[str]]:
         """Each process's texts, by process, on every process."""
         return [list(texts)]
@@ -136,6 +141,11 @@ class ProcessExecutor(Executor):
         """The smallest of all processes' numbers (collective)."""
         mine = torch.tensor([number], dtype=torch.int64)
         return int(self._world.all_gather(mine, 0).min())
+
+    @property
+    def processes(self) -> int:
+        """One for each rank."""
+        return self.topology.world_size
 
     def everyones(self, texts: Sequence[str]) -> list[list[str]]:
         """Each process's texts, by process, on every process (collective)."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from attention.scene import Case, Scene
 from registry.sites import Site
 
 from archzoo.attention import TorchAttention, make_backend, require_backend
+from archzoo.attention.builtin import BUILT_IN
 from archzoo.errors import BackendUnavailableError, DuplicateArchitectureError, PluginLoadError
+from archzoo.registry import Group
+from archzoo.registry.index import RESERVED
 
 GROUP = "archzoo.attention_backends"
 BACKEND = """
@@ -18,13 +18,6 @@ from archzoo.attention import TorchAttention
 class Flash(TorchAttention):
     name = "zqflash"
 """
-
-
-@pytest.fixture
-def live_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """An importable folder that plugins are installed into."""
-    with Site(tmp_path).importable(monkeypatch) as site:
-        yield site
 
 
 def test_a_plugins_backend_attends(live_site: Site) -> None:
@@ -73,3 +66,7 @@ def test_class_of_the_wrong_type(live_site: Site, code: str, lacks: str) -> None
     live_site.install("p", {"zqflash": "zq_wrong:F"}, group=GROUP, files={"zq_wrong.py": code})
     with pytest.raises(BackendUnavailableError, match=f"zq_wrong.F; it lacks {lacks}, see"):
         require_backend("zqflash")
+
+
+def test_names_of_our_own_backends_are_reserved() -> None:
+    assert RESERVED[Group.ATTENTION_BACKENDS] == set(BUILT_IN)

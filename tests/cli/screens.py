@@ -55,7 +55,7 @@ def draw(width: int) -> dict[str, str]:
         report = doctor.Report(_machine(), source)
         screens["doctor"] = doctor_text.as_text(report, width)
         with mock.patch.object(sys, "path", path):
-            probes = probing.probe(probing.targets(source))
+            probes = probing.probe(probing.targets(source), 60.0)
         report = doctor.Report(_machine(), source, probes=probes)
         screens["doctor-probe"] = doctor_text.as_text(report, width)
     return {name: _marked(text) for name, text in screens.items()}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,13 +28,6 @@ class Config(QuantConfig):
     def method_for(self, target):
         raise NotImplementedError
 """
-
-
-@pytest.fixture
-def live_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """An importable folder that plugins are installed into."""
-    with Site(tmp_path).importable(monkeypatch) as site:
-        yield site
 
 
 def test_a_plugins_method_reads_the_block(live_site: Site) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import warnings
 from pathlib import Path
@@ -313,3 +314,36 @@ def test_a_hook_that_raises_is_told_with_the_refusal(live_site: Site) -> None:
         UnknownArchitectureError, match="bad 1.0: archzoo_architectures of .*raised"
     ):
         resolve_from(live_site.catalog(), "ZxAny")
+
+
+def test_a_class_that_is_not_there_is_a_defect(
+    live_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(live_site, zxgone="ARCHITECTURES = {'ZxGone': 'Gone'}\n")
+    monkeypatch.setenv(OWN, "zxgone")
+    with pytest.raises(PluginLoadError, match=OWN):
+        registry.resolve("ZxGone")
+
+
+def test_a_hook_that_resolves_does_not_spoil_the_answer(live_site: Site) -> None:
+    hooks = (
+        "from archzoo.hooks import hookimpl\n"
+        "from archzoo.errors import RegistryError\n"
+        "from archzoo.registry import resolve_from\n"
+        "class Late: pass\n"
+        "source = None\n"
+        "@hookimpl\n"
+        "def archzoo_architectures():\n"
+        "    try:\n"
+        "        resolve_from(source, 'ZqUnheardOf')\n"
+        "    except RegistryError:\n"
+        "        pass\n"
+        "    return {'ZqLate': Late}\n"
+    )
+    live_site.install(
+        "zq-nest", {"nest": "zqnest"}, group="archzoo.plugins", files={"zqnest.py": hooks}
+    )
+    source = live_site.catalog()
+    importlib.import_module("zqnest").source = source
+    for _ in range(2):
+        assert resolve_from(source, "ZqLate").__name__ == "Late"

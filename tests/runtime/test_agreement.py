@@ -44,6 +44,10 @@ class OtherProcess(SingleExecutor):
         super().__init__()
         self.theirs = list(theirs)
 
+    @property
+    def processes(self) -> int:
+        return 2
+
     def everyones(self, texts: list[str]) -> list[list[str]]:  # type: ignore[override]  # list in a test
         return [list(texts), self.theirs.pop(0)]
 
