@@ -25,7 +25,10 @@ def quant_config(settings: Mapping[str, Any] | None) -> QuantConfig:
     method = settings.get("quant_method")
     found = implementation(Group.QUANTIZATION, method) if isinstance(method, str) else None
     if found is None:
-        served = ", ".join(ready_names(Group.QUANTIZATION)) or "none (plain weights only)"
+        served = (
+            ", ".join(ready_names(Group.QUANTIZATION))
+            or "none (plain float32, bfloat16, float16 only)"
+        )
         raise QuantizationError(
             f"quantization_config asks for quant_method {method!r}, which is not served; "
             f"methods served: {served}; use an unquantized checkpoint of this model, or install "

@@ -46,7 +46,9 @@ def test_unknown_lists_what_is_served(live_site: Site, method: object) -> None:
 
 
 def test_nothing_installed_serves_plain_weights_only() -> None:
-    with pytest.raises(QuantizationError, match=r"methods served: none \(plain weights only\)"):
+    with pytest.raises(
+        QuantizationError, match=r"methods served: none \(plain float32, bfloat16, float16 only\)"
+    ):
         quant_config({"quant_method": "zq4"})
 
 
