@@ -22,11 +22,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-
-from packaging.utils import InvalidName, canonicalize_name
+from typing import NamedTuple
 
 from .errors import ConfigError
+from .naming import is_distribution_name, normalised
 
 __all__ = [
     "ALIASES",
@@ -68,8 +67,7 @@ _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """What the environment, or a caller, says about the registry.
 
     Args:
@@ -122,7 +120,7 @@ class Settings:
 
     def selects(self, distribution: str) -> bool:
         """Whether plugins of this distribution may be used, by any spelling of its name."""
-        return self.plugins is None or canonicalize_name(distribution) in self.plugins
+        return self.plugins is None or normalised(distribution) in self.plugins
 
     def changed(
         self, disabled: str | Iterable[str] | None = None, prefer: Mapping[str, str] | None = None
@@ -141,7 +139,7 @@ class Settings:
             listed = (disabled,) if isinstance(disabled, str) else tuple(disabled)
             named = _architectures(_DISABLED_ARGUMENT, listed)
             where = _either(_DISABLED_ARGUMENT, self.disabled_by if self.disabled else "")
-            result = replace(result, disabled=self.disabled | named, disabled_by=where)
+            result = result._replace(disabled=self.disabled | named, disabled_by=where)
         if prefer is not None:
             for name in prefer:
                 _check_architecture(_PREFER_ARGUMENT, name)
@@ -150,7 +148,7 @@ class Settings:
             )
             kept = tuple(pair for pair in self.prefer if pair[0] not in prefer)
             where = _either(_PREFER_ARGUMENT, self.prefer_by if kept else "")
-            result = replace(result, prefer=asked + kept, prefer_by=where)
+            result = result._replace(prefer=asked + kept, prefer_by=where)
         return result
 
     def chosen(self, name: str) -> str:
@@ -215,14 +213,13 @@ def _distributions(variable: str, value: str) -> frozenset[str]:
 
 
 def _distribution(variable: str, name: str) -> str:
-    try:
-        return canonicalize_name(name, validate=True)
-    except (InvalidName, TypeError):  # an argument may be anything
-        raise ConfigError(
-            f"{name!r} is not a distribution name; "
-            "write names as pip spells them, separated by commas, such as archzoo-llama",
-            field=variable,
-        ) from None
+    if is_distribution_name(name):
+        return normalised(name)
+    raise ConfigError(
+        f"{name!r} is not a distribution name; "
+        "write names as pip spells them, separated by commas, such as archzoo-llama",
+        field=variable,
+    )
 
 
 def _packages(variable: str, value: str) -> tuple[str, ...]:

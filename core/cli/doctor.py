@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
-from ..errors import ConfigError, RegistryError
+from ..errors import ConfigError
 from ..registry import (
     Catalog,
     Decision,
@@ -20,7 +20,7 @@ from ..registry import (
     fingerprint,
 )
 from ..registry.decision import FIRST_PLUGIN
-from ..registry.resolution import refuse_any_skip
+from ..registry.resolution import strict_verdict, unable
 from ..registry.scan import Plugin
 from ..settings import ALIASES, STRICT_VARIABLE, Settings, variables_in_force
 from ..version import __version__
@@ -122,10 +122,9 @@ class Report:
                 DoctorCode.SETTING_INVALID, error.problem, "correct that variable, or unset it"
             )
             yield Fault(error.field, "", reason)
-        try:
-            refuse_any_skip(self.catalog, None)
-        except RegistryError as error:
-            problem = str(error).partition(";")[0]
+        stuck = unable(self.catalog) if self.catalog.settings.strict else ()
+        if stuck:
+            problem = strict_verdict(stuck).partition(";")[0]
             fix = f"mend or disable them, or unset {STRICT_VARIABLE}"
             yield Fault(STRICT_VARIABLE, "", Finding(DoctorCode.STRICT_REFUSES, problem, fix))
         for each in (*self.providers, *self.catalog.providers(Group.TOMBSTONES)):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
-from packaging.utils import canonicalize_name
-
+from ..naming import normalised
 from ..registry import Catalog, Group, Problem, Provider, Verdict, decide
 from ..registry.decision import FIRST_PLUGIN
 from . import layout
@@ -31,8 +30,7 @@ _NOTHING = {
 }
 
 
-@dataclass(frozen=True)
-class Filter:
+class Filter(NamedTuple):
     """Which claims to show.
 
     Args:
@@ -78,7 +76,7 @@ class Filter:
         )
 
     def _is_of(self, distribution: str) -> bool:
-        return canonicalize_name(distribution) == canonicalize_name(self.plugin)
+        return normalised(distribution) == normalised(self.plugin)
 
 
 def as_text(catalog: Catalog, chosen: Filter, columns: int) -> str:

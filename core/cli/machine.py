@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
 
-from ..registry.scan import find_installed
+from ..registry.installation import installation
 
 LIBRARIES = ("torch", "transformers", "safetensors", "tokenizers", "triton", "gguf")
 """What archzoo runs on; the last two are optional."""
@@ -118,5 +118,5 @@ def _model(file: Path) -> str:
 
 def _installed(name: str) -> str:
     """Version of a distribution, from its metadata."""
-    found = find_installed(name, sys.path)
+    found = installation(tuple(sys.path)).installed(name)
     return found.version if found else ""

@@ -13,12 +13,10 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
-from packaging.utils import canonicalize_name
-
 from ..errors import MissingDependency, PluginLoadError
+from ..naming import normalised
 from ..registry import Catalog, Group, Origin, Provider, ProviderState, ReasonCode, catalog
 from ..registry.late import ask_late
 from ..registry.loading import load_class
@@ -84,11 +82,11 @@ def probed(request: dict[str, Any]) -> dict[str, Any]:
 def _ask(request: dict[str, Any], notes: list[Finding]) -> Iterator[Finding]:
     source, maker = catalog(), request["distribution"]
     if request["group"] == EXTERNAL:
-        settings = replace(source.settings, plugins=frozenset(), external=(maker,))
+        settings = source.settings._replace(plugins=frozenset(), external=(maker,))
         yield from _ask_late(source.under(settings), notes)
     elif request["group"] == Group.PLUGINS:
-        only = frozenset({canonicalize_name(maker)})
-        settings = replace(source.settings, plugins=only, external=())
+        only = frozenset({normalised(maker)})
+        settings = source.settings._replace(plugins=only, external=())
         before = set(sys.modules)
         yield from _ask_late(source.under(settings), notes)
         heavy = [name for name in _HEAVY if name in set(sys.modules) - before]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import CheckpointFileError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _NAME = re.compile(r"[\w.-]+")
 _FILES = (".json", ".gguf", ".safetensors")
@@ -17,8 +19,7 @@ class UsageError(Exception):
     """What the user wrote is neither a name nor a checkpoint."""
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """Names to decide on, and where they come from.
 
     Args:
@@ -63,6 +64,8 @@ def read_question(asked: str) -> Question:
 
 
 def _of_path(asked: str) -> Question:
+    from pathlib import Path  # names alone need none
+
     file = _stating(Path(asked))
     if _is_gguf(file):
         from .gguf_architecture import gguf_architecture  # only checkpoints of that kind need it

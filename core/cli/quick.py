@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -183,6 +182,8 @@ def _seconds(text: str) -> float:
 
 
 def _print_json(record: Record) -> None:
+    import json  # plain text does not need it
+
     print(json.dumps(record, indent=2))
 
 

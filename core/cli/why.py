@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from ..errors import RegistryError
 from ..registry import Catalog, Decision, Group, Provider, Reason, Verdict, decide
-from ..registry.resolution import refuse_any_skip
+from ..registry.resolution import strict_verdict, unable
 from ..settings import variables_in_force
 from .question import Question
 from .records import Record, external_record, problem_record, provider_record
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """A decision and what surrounds it.
 
     Args:
@@ -21,19 +19,19 @@ class Answer:
         catalog: out of what it was decided.
         decision: what was decided.
         group: which kind of name.
-        strict_fault: why strict mode refuses to go on whatever is decided; else empty.
+        strict_faults: why strict mode refuses to go on whatever is decided; else empty.
     """
 
     question: Question
     catalog: Catalog
     decision: Decision
     group: Group
-    strict_fault: str = ""
+    strict_faults: tuple[str, ...] = ()
 
     @property
     def served(self) -> bool:
         """Whether ``resolve`` would import a class for it, as far as metadata tells."""
-        return self.decision.provider is not None and not self.strict_fault
+        return self.decision.provider is not None and not self.strict_faults
 
     @property
     def _is_open(self) -> bool:
@@ -73,18 +71,15 @@ def answer(question: Question, catalog: Catalog, group: Group = Group.MODELS) ->
         group: which kind of name.
     """
     decision = decide(catalog, question.names, group)
-    try:
-        refuse_any_skip(catalog, None)
-    except RegistryError as error:
-        return Answer(question, catalog, decision, group, str(error))
-    return Answer(question, catalog, decision, group)
+    faults = unable(catalog) if catalog.settings.strict else ()
+    return Answer(question, catalog, decision, group, faults)
 
 
 def conclusion(found: Answer) -> str:
     """The verdict in a sentence: who serves, or why nobody does and what to do."""
     decision = found.decision
-    if found.strict_fault:
-        return f"Nothing is served: {found.strict_fault.splitlines()[0].rstrip(':')}"
+    if found.strict_faults:
+        return f"Nothing is served: {strict_verdict(found.strict_faults)}"
     if decision.provider is not None:
         served = f"{decision.name} is served by {decision.provider.label}"
         return f"{served} ({decision.provider.target})"
@@ -114,7 +109,7 @@ def as_record(found: Answer) -> Record:
         "near": list(decision.near),
         "tombstone": found.tombstone,
         "hint": decision.hint,
-        "strict": found.strict_fault,
+        "strict": list(found.strict_faults),
         "run_time": {
             "hook_plugins": [provider_record(each, catalog) for each in found.hook_plugins],
             "modules": list(found.undecided),

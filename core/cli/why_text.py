@@ -88,9 +88,9 @@ def _surroundings(found: Answer) -> Iterator[tuple[str, str]]:
 
 def _problems(found: Answer, columns: int) -> Iterator[str]:
     """Faults that may have hidden a claim, or that the user did not mean."""
-    if found.strict_fault:
+    if found.strict_faults:
         yield "strict mode refuses"
-        yield from layout.wrapped("\n".join(found.strict_fault.splitlines()[1:]), columns, 0, 2)
+        yield from layout.wrapped("\n".join(found.strict_faults), columns, 2, 2)
     source = found.catalog
     decided = found.decision.verdict is not Verdict.UNKNOWN
     hidden = source.external_problems() if decided else source.plugin_problems()

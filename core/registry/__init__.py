@@ -4,8 +4,8 @@
 
     groups        names of the entry-point groups
     entries       one entry_points.txt -> claims and faults, line by line
-    scan          installed distributions, each read on its own
-    requirements  what a distribution needs, against what is installed
+    places        where metadata lies     scan   installed distributions, each read on its own
+    needs         one Requires-Dist line  requirements   those of a plugin, against what is there
     external      packages that an environment variable names, read as source text
     installation  all of that for one path, read once
     provider      one claim on a name, with its state and reasons

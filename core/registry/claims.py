@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from typing import NamedTuple
 
-from packaging.utils import canonicalize_name
-
+from ..naming import normalised
 from .entries import Entry
 from .provider import Origin
 from .scan import Plugin
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
     """An entry and who made it.
 
     Args:
@@ -30,7 +27,7 @@ class Claim:
     plugin: Plugin | None = None
     found: type | None = None
 
-    @cached_property
+    @property
     def key(self) -> str:
         """Normalised name of the maker, as settings give it."""
-        return canonicalize_name(self.maker)
+        return normalised(self.maker)

@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
-from packaging.utils import canonicalize_name
-
+from ..naming import normalised
 from ..settings import PLUGINS_VARIABLE, PREFER_VARIABLE
 from .groups import Group
 from .index import Catalog
@@ -32,8 +31,7 @@ class Verdict(StrEnum):
     UNUSABLE = "unusable"  # claimed, by nobody who can serve
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """The whole decision on a checkpoint's names.
 
     Args:
@@ -84,7 +82,7 @@ def decide(source: Catalog, names: Sequence[str], group: Group = Group.MODELS) -
                 asked, Verdict.DISABLED, name, candidates=candidates, setting=setting, hint=hint
             )
         if candidates:
-            return replace(_among(source, asked, name, candidates), group=group)
+            return _among(source, asked, name, candidates)._replace(group=group)
     near = dict.fromkeys(match for name in asked for match in source.near(name, group))
     problems = source.plugin_problems()
     hint = _hint(source, asked, group)
@@ -119,7 +117,7 @@ def _among(
 
 
 def _key(provider: Provider) -> str:
-    return canonicalize_name(provider.distribution)
+    return normalised(provider.distribution)
 
 
 def _hint(source: Catalog, names: tuple[str, ...], group: Group) -> str:

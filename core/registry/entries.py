@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
-
-from .groups import PREFIX, Group
+from ..naming import normalised
+from .groups import GROUPS, PREFIX, Group
+from .needs import UNPARSABLE, parse_need
 from .provider import Reason, ReasonCode
 
 _HEADER = re.compile(r"\[(?P<group>[^\[\]]+)\]")
@@ -19,8 +18,7 @@ _TARGET = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One line of a group: a name and what it points at.
 
     Args:
@@ -71,15 +69,14 @@ def parse_entries(text: str, group: Group) -> tuple[tuple[Entry, ...], tuple[Rea
 def strange_groups(text: str) -> tuple[Reason, ...]:
     """A fault for each group under archzoo's prefix that archzoo does not read: a typing error."""
     names = dict.fromkeys(name.strip() for name in _ANY_HEADER.findall(text))
-    known = ", ".join(Group)
     return tuple(
         Reason(
             ReasonCode.ENTRY_POINT_INVALID,
-            f"group {name!r} of entry_points.txt is none that archzoo reads: {known}",
+            f"group {name!r} of entry_points.txt is none that archzoo reads: {', '.join(GROUPS)}",
             "report it to the distribution's author",
         )
         for name in names
-        if name.startswith(PREFIX) and name not in set(map(str, Group))
+        if name.startswith(PREFIX) and name not in GROUPS
     )
 
 
@@ -91,7 +88,7 @@ def _entry(name: str, target: str, group: Group) -> Entry:
         return Entry(name, fault=_bad_target(f"target {target!r} is not {wanted}"))
     try:
         extras = _extras(match["extras"])
-    except InvalidRequirement:
+    except UNPARSABLE:
         return Entry(name, fault=_bad_target(f"target {target!r} has a malformed list of extras"))
     return Entry(name, match["module"], attr, extras)
 
@@ -101,8 +98,8 @@ def _extras(listed: str | None) -> tuple[str, ...]:
     """Normalised names out of a list such as ``fla, flash-attn``."""
     if not listed:
         return ()
-    # A stand-in name lets the library judge the list by its own grammar.
-    return tuple(sorted(map(canonicalize_name, Requirement(f"x[{listed}]").extras)))
+    # A stand-in name has the list judged by the grammar of requirements.
+    return tuple(sorted(map(normalised, parse_need(f"x[{listed}]").extras)))
 
 
 def _names_something(module: str, attr: str, group: Group) -> bool:
@@ -121,7 +118,7 @@ def _without_repeats(entries: list[Entry]) -> tuple[Entry, ...]:
         first = kept.setdefault(entry.name, entry)
         if first != entry:
             fault = _bad_target(f"{entry.name!r} is listed twice with different targets")
-            kept[entry.name] = replace(first, fault=fault)
+            kept[entry.name] = first._replace(fault=fault)
     return tuple(kept.values())
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .entries import Entry, is_dotted
 from .external_claims import claims_in, merged
@@ -27,8 +27,7 @@ from .provider import Reason, ReasonCode
 __all__ = ["ExternalPackage", "declared_by", "read_package"]
 
 
-@dataclass(frozen=True)
-class ExternalPackage:
+class ExternalPackage(NamedTuple):
     """What the source of an external package tells.
 
     Args:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import replace
 from importlib.util import resolve_name
 
 from .entries import Entry, is_dotted
@@ -88,7 +87,7 @@ def merged(
             f"and by module {module} for {_target(entry)}"
         )
         fault = Reason(ReasonCode.ENTRY_POINT_INVALID, problem, "keep one of the two")
-        kept[entry.name] = (first_module, replace(first, fault=first.fault or fault))
+        kept[entry.name] = (first_module, first._replace(fault=first.fault or fault))
     return tuple(entry for _, entry in kept.values())
 
 

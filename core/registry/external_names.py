@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib.util import resolve_name
+from typing import NamedTuple
 
 CLASSES, TABLE = VARIABLES = ("EntryClass", "ARCHITECTURES")
 
@@ -15,8 +15,7 @@ _MUTATORS = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Imported:
+class Imported(NamedTuple):
     """A name that an import statement binds.
 
     Args:
@@ -29,8 +28,7 @@ class Imported:
 Source = ast.expr | ast.ClassDef | Imported | None
 
 
-@dataclass(frozen=True)
-class Binding:
+class Binding(NamedTuple):
     """One place where a module gives a name its value.
 
     Args:

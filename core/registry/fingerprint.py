@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import sha256
 
 from ..version import __version__
 from .groups import Group
@@ -41,6 +40,8 @@ def fingerprint(source: Catalog) -> str:
     Args:
         source: the catalog of one process.
     """
+    from hashlib import sha256  # only jobs of several ranks need it
+
     return sha256("\n".join(facts(source)).encode()).hexdigest()
 
 

@@ -34,3 +34,5 @@ _NOUNS = {
 }
 PREFIX = "archzoo."
 """What the names of all groups begin with."""
+GROUPS = tuple(Group)
+"""All groups; walking the enum itself for every distribution would show."""

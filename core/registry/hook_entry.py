@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from operator import attrgetter
+from typing import NamedTuple
 
 import pluggy
 
@@ -16,8 +16,7 @@ CONTAINED = (Exception, SystemExit)
 """What a plugin may raise without an end to the engine; a user's interrupt passes."""
 
 
-@dataclass(frozen=True)
-class HookEntry:
+class HookEntry(NamedTuple):
     """One entry point of the group of hooks.
 
     Args:

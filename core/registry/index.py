@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
-from packaging.utils import canonicalize_name
-
+from ..naming import normalised
 from ..settings import PLUGINS_VARIABLE, Settings
 from .claims import Claim
 from .groups import Group
@@ -105,7 +104,7 @@ class Catalog:
         """The plugin behind a provider; None for an external package."""
         if provider.origin is Origin.EXTERNAL:
             return None
-        key = canonicalize_name(provider.distribution)
+        key = normalised(provider.distribution)
         return next((p for p in self.installation.plugins if p.key == key), None)
 
     def near(self, name: str, group: Group = Group.MODELS) -> tuple[str, ...]:
@@ -147,7 +146,7 @@ class Catalog:
             for claim in claims
         }
         installed = {plugin.key for plugin in self.installation.plugins}
-        makers |= {canonicalize_name(name) for name in self.settings.external}
+        makers |= {normalised(name) for name in self.settings.external}
         return tuple(unmatched_settings(self.settings, targets, names, installed, makers))
 
     def setting_problems(self) -> tuple[Problem, ...]:

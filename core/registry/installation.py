@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .groups import Group
 from .requirements import Requirements
-from .scan import Plugin, scan
+from .scan import Installed, Plugin, find_copies, read_copy, read_plugins
 
 if TYPE_CHECKING:
     from .external import ExternalPackage
 
-_TOMBSTONES = Path(__file__).with_name("tombstones.json")
+_TOMBSTONES = os.path.join(os.path.dirname(__file__), "tombstones.json")
 
 
 class Installation:
@@ -30,13 +28,22 @@ class Installation:
         """Read the entry points of every distribution, once."""
         self.path = tuple(path)
         self._changed_at = [_changed_at(place) for place in self.path]
-        self.plugins: tuple[Plugin, ...] = scan(self.path)
-        self.requirements = Requirements(self.path)
+        self._copies = find_copies(self.path)
+        self.plugins: tuple[Plugin, ...] = read_plugins(self._copies)
+        self.requirements = Requirements(self._copies)
         self._external: dict[str, ExternalPackage] = {}
 
     def is_stale(self) -> bool:
         """Whether something was installed or removed since, as far as the folders tell."""
         return self._changed_at != [_changed_at(place) for place in self.path]
+
+    def installed(self, name: str) -> Installed | None:
+        """What a distribution, plugin or not, says of itself; None when it is not installed.
+
+        Args:
+            name: in any spelling.
+        """
+        return read_copy(name, self._copies)
 
     def external(self, name: str) -> ExternalPackage:
         """A package that a variable names, read statically on first use."""
@@ -49,7 +56,10 @@ class Installation:
     @cached_property
     def tombstones(self) -> dict[str, str]:
         """Architecture -> distribution that serves it; plugins extend what archzoo ships."""
-        known: dict[str, str] = json.loads(_TOMBSTONES.read_text(encoding="utf-8"))
+        import json  # only misses need it
+
+        with open(_TOMBSTONES, encoding="utf-8") as file:
+            known: dict[str, str] = json.load(file)
         for plugin in self.plugins:
             for entry in plugin.entries.get(Group.TOMBSTONES, ()):
                 if entry.fault is None:

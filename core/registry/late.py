@@ -7,13 +7,12 @@ read from their source, and the hook ``archzoo_architectures``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from packaging.utils import canonicalize_name
-
+from ..naming import normalised
 from .claims import Claim
 from .entries import Entry
 from .external import ExternalPackage, declared_by
@@ -23,9 +22,10 @@ from .hook_plugins import HookPlugins
 from .index import Catalog
 from .provider import Origin, Problem, Provider, Reason, ReasonCode
 
+_MEND = "mend the package, or take it out of that list"
 
-@dataclass(frozen=True)
-class LateAnswer:
+
+class LateAnswer(NamedTuple):
     """What running code said.
 
     Args:
@@ -86,7 +86,7 @@ def _hook_entry(provider: Provider) -> HookEntry:
     """A claim of the group of hooks, as what loads it wants it."""
     return HookEntry(
         provider.label,
-        canonicalize_name(provider.distribution),
+        normalised(provider.distribution),
         Entry(provider.name, provider.module, provider.attr),
         provider.reasons,
     )
@@ -103,11 +103,17 @@ def _imported(package: ExternalPackage) -> Iterator[Entry | Reason | BaseExcepti
     """What the undecided modules of a package declare once they are imported."""
     for name in package.undecided:
         try:
-            entries = declared_by(import_module(name), package.name)
+            module = import_module(name)
         except (Exception, SystemExit) as error:
             problem = f"{name} cannot be imported: {type(error).__name__}: {error}"
-            fix = "mend the package, or take it out of that list"
-            yield Reason(ReasonCode.IMPORT_FAILED, problem, fix)
+            yield Reason(ReasonCode.IMPORT_FAILED, problem, _MEND)
+            yield error
+            continue
+        try:
+            entries = declared_by(module, package.name)
+        except Exception as error:  # a module's __getattr__ may do anything
+            problem = f"what {name} declares cannot be used: {error}"
+            yield Reason(ReasonCode.ENTRY_POINT_INVALID, problem, _MEND)
             yield error
             continue
         yield from entries

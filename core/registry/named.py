@@ -7,7 +7,7 @@ from .groups import Group
 from .index import Catalog, catalog
 from .loading import load_class
 from .provider import ProviderState
-from .resolution import current_catalog, refusal, refuse_any_skip
+from .resolution import current_catalog, refusal, refuse_if_strict
 
 
 def implementation(group: Group, name: str, source: Catalog | None = None) -> type | None:
@@ -24,7 +24,7 @@ def implementation(group: Group, name: str, source: Catalog | None = None) -> ty
         MissingDependency: an optional dependency of the plugin is not installed.
     """
     known = current_catalog((name,), group) if source is None else source
-    refuse_any_skip(known, None)
+    refuse_if_strict(known, None)
     decision = decide(known, (name,), group)
     if decision.provider is not None:
         return load_class(decision.provider, known)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from .groups import Group
 
@@ -44,8 +44,7 @@ class ReasonCode(StrEnum):
     HOOK_RAISED = "hook-raised"
 
 
-@dataclass(frozen=True)
-class Reason:
+class Reason(NamedTuple):
     """Why something installed cannot be used.
 
     Args:
@@ -63,8 +62,7 @@ class Reason:
         return f"{self.problem}; {self.fix}"
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """Something wrong that belongs to no provider.
 
     Args:
@@ -123,8 +121,7 @@ class Origin(StrEnum):
     HOOK = "hook"
 
 
-@dataclass(frozen=True)
-class Provider:
+class Provider(NamedTuple):
     """One claim on a name: an architecture, an attention backend, a quantization method.
 
     Args:
@@ -151,7 +148,7 @@ class Provider:
     group: Group = Group.MODELS
     origin: Origin = Origin.ENTRY_POINT
     variable: str = ""
-    found: type | None = field(default=None, compare=False, repr=False)
+    found: type | None = None
 
     @property
     def state(self) -> ProviderState:

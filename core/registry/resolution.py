@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..errors import (
     ConfigError,
@@ -79,8 +79,7 @@ def resolve_from(
     return serve(source, architectures, strict=strict).found
 
 
-@dataclass(frozen=True)
-class Served:
+class Served(NamedTuple):
     """The answer to a question.
 
     Args:
@@ -109,7 +108,7 @@ def serve(
         ConfigError: a name that is not a text.
     """
     names = _checked_names(architectures)
-    refuse_any_skip(source, strict)
+    refuse_if_strict(source, strict)
     _warn_of_settings(source)
     provider, knowing = provider_of(source, names)
     return Served(load_class(provider, knowing), provider, knowing)
@@ -166,7 +165,7 @@ def refusal(decision: Decision, late: Sequence[Problem] = ()) -> RegistryError:
     )
 
 
-def refuse_any_skip(source: Catalog, strict: bool | None) -> None:
+def refuse_if_strict(source: Catalog, strict: bool | None) -> None:
     """Strict mode: everything that is enabled must be able to serve.
 
     Args:
@@ -176,21 +175,37 @@ def refuse_any_skip(source: Catalog, strict: bool | None) -> None:
     Raises:
         RegistryError: strict, and something enabled cannot serve.
     """
-    if not (source.settings.strict if strict is None else strict):
-        return
+    if source.settings.strict if strict is None else strict:
+        faults = unable(source)
+        if faults:
+            raise RegistryError("\n  ".join((f"{strict_verdict(faults)}:", *faults)))
+
+
+def strict_verdict(faults: Sequence[str]) -> str:
+    """What strict mode says of faults, before it lists them.
+
+    Args:
+        faults: from ``unable``.
+    """
+    return (
+        f"strict mode ({STRICT_VARIABLE}=1 or strict=True) refuses to go on while "
+        f"{len(faults)} enabled entries cannot serve; mend or disable them"
+    )
+
+
+def unable(source: Catalog) -> tuple[str, ...]:
+    """Everything enabled that cannot serve, each with its reasons.
+
+    Args:
+        source: the catalog.
+    """
     faults = [
         str(provider)
         for group in Group
         for provider in source.providers(group)
         if provider.state in _UNABLE
     ]
-    faults += map(str, source.plugin_problems())
-    if faults:
-        lines = "".join(f"\n  {fault}" for fault in faults)
-        raise RegistryError(
-            f"strict mode ({STRICT_VARIABLE}=1 or strict=True) refuses to go on while "
-            f"{len(faults)} enabled entries cannot serve; mend or disable them:{lines}"
-        )
+    return (*faults, *map(str, source.plugin_problems()))
 
 
 def catalog_for(architectures: str | Sequence[str]) -> Catalog:

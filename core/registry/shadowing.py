@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from base64 import urlsafe_b64encode
-from dataclasses import dataclass
-from hashlib import sha256
-from pathlib import Path
+from typing import NamedTuple
 
 from .index import Catalog
 from .provider import Provider
 from .scan import Plugin
 
 
-@dataclass(frozen=True)
-class Displaced:
+class Displaced(NamedTuple):
     """Another file that serves in place of a distribution's own.
 
     Args:
@@ -72,11 +69,17 @@ def _files_of(module: str) -> tuple[str, str]:
 
 def _is_changed(file: str, recorded: str) -> bool:
     """Whether a file differs from what was installed; an edit by hand does too."""
+    if not recorded:
+        return False
+    from base64 import urlsafe_b64encode  # nothing but a claim that serves is looked at
+    from hashlib import sha256
+
     try:
-        digest = sha256(Path(file).read_bytes()).digest()
+        with open(file, "rb") as opened:
+            digest = sha256(opened.read()).digest()
     except OSError:
         return False  # the import has told already
-    return bool(recorded) and recorded != f"sha256={urlsafe_b64encode(digest).decode().rstrip('=')}"
+    return recorded != f"sha256={urlsafe_b64encode(digest).decode().rstrip('=')}"
 
 
 def _owners(source: Catalog, plugin: Plugin, relative: str, file: str) -> str:
@@ -103,6 +106,6 @@ def _place_of(top: str) -> str | None:
 
 def _same_file(one: str, other: str) -> bool:
     try:
-        return Path(one).samefile(other)
+        return os.path.samefile(one, other)
     except OSError:
-        return Path(one) == Path(other)
+        return os.path.normpath(one) == os.path.normpath(other)

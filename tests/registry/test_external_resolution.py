@@ -172,6 +172,18 @@ def test_package_that_does_not_import(
     assert isinstance(caught.value.__cause__, cause)
 
 
+def test_declaration_of_a_wrong_type_is_told_apart_from_an_import_that_fails(
+    live_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(live_site, zxwrong="EntryClass = [len]\n")
+    monkeypatch.setenv(OWN, "zxwrong")
+    with pytest.raises(UnknownArchitectureError) as caught:
+        registry.resolve("ZxAny")
+    said = "what zxwrong declares cannot be used: EntryClass of module zxwrong holds"
+    assert said in str(caught.value) and "cannot be imported" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, RegistryError)
+
+
 @pytest.mark.parametrize("kind", BROKEN)
 def test_module_that_claims_and_does_not_import(
     zoo: Site, monkeypatch: pytest.MonkeyPatch, kind: str

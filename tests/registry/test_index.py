@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import pickle
 import sys
 from collections.abc import Iterator
@@ -170,8 +169,7 @@ def test_second_resolve_scans_nothing(live_site: Site, monkeypatch: pytest.Monke
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("scanned again")
 
-    monkeypatch.setattr(importlib.metadata.MetadataPathFinder, "find_distributions", refuse)
-    monkeypatch.setattr("archzoo.registry.scan.distributions", refuse)
+    monkeypatch.setattr("archzoo.registry.scan.find_metadata", refuse)
     assert registry.resolve("ZqOnce") is found is registry.resolve(["ZqOnce"])
     assert calls.read_text() == "x"
     assert sys.modules["zq_once"].A is found

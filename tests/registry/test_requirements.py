@@ -6,7 +6,7 @@ import pytest
 from registry.sites import Site
 
 from archzoo import __version__
-from archzoo.registry import Provider, ProviderState, ReasonCode, requirements
+from archzoo.registry import Provider, ProviderState, ReasonCode, needs
 
 
 def provider_of(site: Site, target: str = "a:A", **metadata: object) -> Provider:
@@ -142,7 +142,7 @@ def test_parser_that_runs_out_of_stack_costs_only_its_plugin(
     def exhausted(line: str) -> None:
         raise RecursionError(line)  # what older packaging does on deeply nested markers
 
-    monkeypatch.setattr(requirements, "_parse", exhausted)
+    monkeypatch.setattr(needs, "_parse_any", exhausted)
     site.install("good", {"B": "b:B"})
     site.install("plug", {"A": "a:A"}, requires=["zq-deep; (python_version > '3')"])
     assert [p.state for p in site.catalog().providers()] == [

@@ -11,7 +11,8 @@ from registry.sites import Site
 from archzoo import registry
 from archzoo.errors import DisabledArchitectureError, RegistryError, UnknownArchitectureError
 from archzoo.registry import Group, ProviderState
-from archzoo.registry.scan import Plugin, scan
+from archzoo.registry.places import Metadata
+from archzoo.registry.scan import find_copies
 
 CLASS = "class A: pass\n"
 pytestmark = pytest.mark.usefixtures("no_settings")
@@ -22,11 +23,11 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one with every scan."""
     counted: list[int] = []
 
-    def counting(path: Sequence[str]) -> tuple[Plugin, ...]:
+    def counting(path: Sequence[str]) -> dict[str, list[Metadata]]:
         counted.append(len(path))
-        return scan(path)
+        return find_copies(path)
 
-    monkeypatch.setattr("archzoo.registry.installation.scan", counting)
+    monkeypatch.setattr("archzoo.registry.installation.find_copies", counting)
     return counted
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Callable
-from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
 from registry.sites import Site
 
-import archzoo.registry.scan as registry_scan
 from archzoo.errors import RegistryError, UnknownArchitectureError
 from archzoo.registry import Catalog, ProviderState, ReasonCode, resolve_from
-from archzoo.registry.scan import find_installed, scan
+from archzoo.registry.places import Folder, find_metadata
+from archzoo.registry.scan import find_copies, read_copy
 from archzoo.settings import Settings
 
 
@@ -121,13 +120,13 @@ def test_distributions_that_are_no_plugins_are_not_read(
     (foreign / "entry_points.txt").write_bytes(b"[console_scripts]\n\xff\xff\n")
     (foreign / "METADATA").unlink()
     opened: list[str] = []
-    original = registry_scan._read_text
+    original = Folder.read
 
-    def spy(path: str) -> str:
-        opened.append(Path(path).name)
-        return original(path)
+    def spy(folder: Folder, filename: str) -> str:
+        opened.append(filename)
+        return original(folder, filename)
 
-    monkeypatch.setattr(registry_scan, "_read_text", spy)
+    monkeypatch.setattr(Folder, "read", spy)
     catalog = site.catalog()
     assert catalog.providers() == () and catalog.plugin_problems() == ()
     assert set(opened) == {"entry_points.txt"}
@@ -136,7 +135,7 @@ def test_distributions_that_are_no_plugins_are_not_read(
 def test_empty_and_absent_places(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     path = [str(tmp_path), str(tmp_path / "nowhere"), str(tmp_path / "file")]
-    assert scan(path) == ()
+    assert find_copies(path) == {}
     assert Catalog([], settings=Settings()).providers() == ()
 
 
@@ -206,10 +205,11 @@ def test_find_installed_in_any_spelling(site: Site, other_site: Site) -> None:
     site.install("Flash.Attn", version="2.1", extras=["Big_Gpu"], requires=["torch"])
     other_site.install("flash-attn", version="9")
     path = [os.fspath(site.folder), os.fspath(other_site.folder)]
-    found = find_installed("flash_attn", path)
+    copies = find_copies(path)
+    found = read_copy("flash_attn", copies)
     assert found is not None and found.label == "Flash.Attn 2.1"
     assert found.extras == {"big-gpu"} and found.requires == ("torch",)
-    assert find_installed("flash", path) is None
+    assert read_copy("flash", copies) is None
 
 
 def test_two_metadata_folders_in_one_place(site: Site) -> None:
@@ -231,9 +231,9 @@ def test_believed_version_does_not_depend_on_the_order_of_files(
 ) -> None:
     for version in versions:
         site.install("p", {"A": f"m{version[0]}:A"}, version=version)
-    folders = list(distributions(path=[str(site.folder)]))
+    folders = list(find_metadata([str(site.folder)]))
     for order in (folders, folders[::-1]):
-        monkeypatch.setattr("archzoo.registry.scan.distributions", lambda order=order, **_: order)
+        monkeypatch.setattr("archzoo.registry.scan.find_metadata", lambda _, order=order: order)
         (provider,) = site.catalog().providers()
         assert provider.module == "m2"
 
