@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from ..errors import TopologyError
+from .farewell import say_why_when_ended
 from .topology import Topology
 
 TIMEOUT = timedelta(minutes=10)
@@ -59,6 +60,8 @@ def init_from_torchrun(
 ) -> Topology:
     """Join the process group that torchrun describes, unless one is there already.
 
+    Where the program does not handle SIGTERM itself, a rank that the launcher ends says so.
+
     Args:
         sizes: the topology wanted; its rank is not looked at.
         device: where the model will run: gloo serves CPU tensors, NCCL CUDA tensors.
@@ -84,6 +87,7 @@ def init_from_torchrun(
         torch.cuda.set_device(local_device(kind))
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timeout)
+    say_why_when_ended(dist.get_rank())
     return sizes.at(dist.get_rank())
 
 
