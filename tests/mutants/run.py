@@ -19,7 +19,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mutants.faults import attention, config, layers, parallel, runtime, weights
+from mutants.faults import (
+    attention,
+    config,
+    layers,
+    parallel,
+    registry,
+    registry_plugins,
+    runtime,
+    weights,
+)
 from mutants.mutant import Mutant
 from mutants.trial import ROOT, copy_tree, run_tests, short, try_mutant
 
@@ -29,6 +38,8 @@ MUTANTS: tuple[Mutant, ...] = (
     *attention.MUTANTS,
     *weights.MUTANTS,
     *config.MUTANTS,
+    *registry.MUTANTS,
+    *registry_plugins.MUTANTS,
     *runtime.MUTANTS,
 )
 

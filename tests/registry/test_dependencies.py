@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import warnings
+from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -33,7 +35,7 @@ def plug(
 
 def refused(site: Site, error: type[RegistryError]) -> RegistryError:
     """The error of the plugin; the plugin beside it has not been looked at."""
-    with pytest.raises(error) as caught:
+    with pytest.raises(RegistryError) as caught:
         resolve_from(site.catalog(), ["ZqA", "ZqB"])
     assert type(caught.value) is error
     assert "zq_other" not in sys.modules
@@ -234,6 +236,19 @@ def test_class_from_a_package_that_hides_the_plugin_is_told(live_site: Site, bef
         found = resolve_from(recorded(live_site).catalog(), "ZqA")
     assert str(before) in str(told[0].message) and found.__module__ == "zq_plug.model"
     assert told[0].filename == __file__
+
+
+def test_class_that_another_plugin_wrote_over_is_refused(live_site: Site) -> None:
+    """Two wheels with one package: pip lets the later one replace the files of the earlier."""
+    for name, code in (("zq-plug", CLASS), ("zq-thief", "class A: stolen = True\n")):
+        path = "zq_plug.py"
+        digest = urlsafe_b64encode(sha256(code.encode()).digest()).decode().rstrip("=")
+        live_site.install(name, {f"{name}Model": "zq_plug:A"}, files={path: code})
+        (live_site.info(name) / "RECORD").write_text(f"{path},sha256={digest},{len(code)}\n")
+    with pytest.raises(PluginLoadError, match="zq-thief 1.0 wrote over it") as caught:
+        resolve_from(live_site.catalog(), "zq-plugModel")
+    assert caught.value.code == ReasonCode.MODULE_SHADOWED
+    assert resolve_from(live_site.catalog(), "zq-thiefModel").stolen
 
 
 def test_nothing_is_told_of_a_package_in_its_place(live_site: Site) -> None:

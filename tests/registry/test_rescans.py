@@ -37,9 +37,9 @@ def settle(site: Site) -> None:
 
 
 def test_one_scan_for_every_way_to_ask(live_site: Site, scans: list[int]) -> None:
-    for name in ("one", "two"):
+    for name in ("one", "two"):  # packages: bytecode of a plain module would change the folder
         live_site.install(name, {"ZqA": f"zq_{name}:A", f"Zq{name}": f"zq_{name}:A"},
-                          files={f"zq_{name}.py": CLASS})  # fmt: skip
+                          files={f"zq_{name}/__init__.py": CLASS})  # fmt: skip
     found = registry.resolve("Zqone")
     assert registry.resolve(["ZqNobody", "Zqone"]) is found
     for chosen in ("one", "two"):
@@ -58,7 +58,7 @@ def test_one_scan_for_every_way_to_ask(live_site: Site, scans: list[int]) -> Non
 def test_changed_variables_scan_nothing(
     live_site: Site, scans: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live_site.install("one", {"ZqA": "zq_v:A"}, files={"zq_v.py": CLASS})
+    live_site.install("one", {"ZqA": "zq_v:A"}, files={"zq_v/__init__.py": CLASS})
     registry.resolve("ZqA")
     monkeypatch.setenv("ARCHZOO_DISABLED_MODEL_ARCHS", "ZqA")
     with pytest.raises(DisabledArchitectureError):

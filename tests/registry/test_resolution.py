@@ -135,11 +135,11 @@ def test_conflict_names_both_and_the_choice(live_site: Site) -> None:
     assert resolve_from(chosen, "A").__module__ == "zq_two"
 
 
-def test_a_skipped_claim_still_contests(site: Site) -> None:
-    site.install("one", {"A": "a:A"})
-    site.install("two", {"A": "b:A"}, requires=["zq-fla"])
+def test_a_skipped_claim_still_contests(live_site: Site) -> None:
+    live_site.install("one", {"A": "zq_one:A"}, files={"zq_one.py": CLASS})
+    live_site.install("two", {"A": "zq_two:A"}, requires=["zq-fla"])
     with pytest.raises(DuplicateArchitectureError):
-        resolve_from(site.catalog(), "A")
+        resolve_from(live_site.catalog(), "A")
 
 
 def test_a_broken_claim_does_not_take_down_a_sound_one(live_site: Site) -> None:
