@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 CHECKS := $(VENV)/.checks
 WEIGHTS := $(VENV)/.weights
 
-.PHONY: demo test lint mutants bench screens dist clean
+.PHONY: demo test lint mutants fuzz bench screens dist clean
 
 $(READY): pyproject.toml plugins/llama/pyproject.toml constraints.txt
 	$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
@@ -41,6 +41,9 @@ lint: $(CHECKS)
 
 mutants: $(WEIGHTS)
 	$(PY) tests/mutants/run.py
+
+fuzz: $(READY)
+	$(PY) tests/fuzz/run.py --seconds 120
 
 bench: $(WEIGHTS)
 	$(PY) benchmarks/smollm2.py

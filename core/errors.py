@@ -20,7 +20,8 @@
     ├ WeightError(ValueError)
     │ ├ CheckpointFileError                      file, what is wrong with it
     │ ├ WeightShapeError                         tensor, parameter, both shapes
-    │ └ CoverageError                            carries the report
+    │ ├ CoverageError                            carries the report
+    │ └ SpoiltWeightsError                       an update ended half-way
     ├ QuantizationError(ValueError)
     └ BackendUnavailableError(RuntimeError)      feature, what would serve
 
@@ -51,6 +52,7 @@ __all__ = [
     "QuantizationError",
     "RegistryError",
     "ShapeError",
+    "SpoiltWeightsError",
     "TopologyError",
     "UnknownArchitectureError",
     "WeightError",
@@ -320,6 +322,26 @@ class CoverageError(WeightError):
     def __str__(self) -> str:
         """The report's faults."""
         return str(self.report)
+
+
+class SpoiltWeightsError(WeightError):
+    """A model whose weights were changed in part serves nothing.
+
+    Args:
+        cause: what ended the change.
+    """
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+    def __str__(self) -> str:
+        """Why, and what makes it serve again."""
+        return (
+            f"the model holds old and new weights side by side, since writing them ended with "
+            f"{self.cause}; it serves again after update_weights(pairs, mode='full') or a new load "
+            "(atomic=True keeps the old weights next time)"
+        )
 
 
 class QuantizationError(ArchzooError, ValueError):

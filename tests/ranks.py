@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -39,14 +40,7 @@ def on_ranks(
 
 def with_groups(ctx: BuildContext, **groups: Group) -> BuildContext:
     """The same context with other groups of these names."""
-    return BuildContext(
-        Groups({**ctx.groups.by_name, **groups}),
-        ctx.topology,
-        ctx.dtype,
-        ctx.device,
-        ctx.quant,
-        ctx.poison,
-    )
+    return replace(ctx, groups=Groups({**ctx.groups.by_name, **groups}))
 
 
 def fill(parameter: nn.Parameter, sources: dict[object, torch.Tensor]) -> None:

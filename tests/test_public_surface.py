@@ -26,14 +26,15 @@ PACKAGES = {
     | {"QKVParallelLinear", "RadixAttention", "ReplicatedLinear", "RowParallelLinear"}
     | {"SiluAndMul", "VocabParallelEmbedding", "get_rope", "PoolingType", "RotaryEmbedding"},
     "archzoo.models": {"CausalLM", "DecoderLayer", "DecoderModel", "GatedMLP"}
-    | {"DecoderBase", "EmbeddingModel", "SequenceClassifier"},
+    | {"DecoderBase", "EmbeddingModel", "PPProxyTensors", "SequenceClassifier"},
     "archzoo.parallel": {"Communicator", "Group", "Groups", "HeadLayout", "ShardSpec", "Topology"}
-    | {"LinearPartition", "ParameterFactory", "ShardedParameter", "Dim", "IN", "OUT"},
+    | {"LinearPartition", "ParameterFactory", "ShardedParameter", "Dim", "IN", "OUT"}
+    | {"Elsewhere", "PipelineStage", "split_layers"},
     "archzoo.quantization": {"QuantConfig", "QuantMethod", "QuantTarget", "quant_config"},
     "archzoo.registry": {"Catalog", "Provider", "catalog", "resolve"},
     "archzoo.weights": {"AutoWeightsLoader", "NameMap", "NameRules", "RemapRegistry", "Rename"}
     | {"STANDARD_GATE_UP_MAPPING", "STANDARD_QKV_MAPPING", "STANDARD_SKIPS", "Skip"}
-    | {"WeightReport", "WeightSource", "open_source"},
+    | {"WeightReport", "WeightSource", "open_source", "UpdateReport", "WeightState"},
 }
 
 SIGNATURES = {
@@ -50,7 +51,16 @@ METHODS = {
     "embed": ["self", "prompts", "dimensions", "normalize"],
     "classify": ["self", "prompts", "chunk_size"],
     "generate": ["self", "prompt", "max_new_tokens", "stream"],
+    "update_weights": ["self", "pairs", "mode", "atomic", "allow_partial_stacks", "check_values"],
+    "export_weights": ["self"],
+    "untie": ["self"],
 }
+
+KEYWORDS = {
+    "load": {"check_values", "progress"},
+    "load_weights": {"check_values"},
+}
+"""Additions, by name only."""
 
 
 @pytest.mark.parametrize("package", list(PACKAGES))
@@ -68,6 +78,12 @@ def test_parameters_stay(name: str) -> None:
     if name == "load":
         kinds = {p.kind for p in list(parameters.values())[1:]}
         assert kinds == {inspect.Parameter.KEYWORD_ONLY}, "additions are keyword-only"
+
+
+@pytest.mark.parametrize("name", list(KEYWORDS))
+def test_keywords_stay(name: str) -> None:
+    parameters = inspect.signature(getattr(archzoo, name)).parameters
+    assert {parameters[each].kind for each in KEYWORDS[name]} == {inspect.Parameter.KEYWORD_ONLY}
 
 
 @pytest.mark.parametrize("name", list(METHODS))

@@ -3,10 +3,11 @@
 ::
 
     quick      list, why, doctor: the three that start at once, without typer or rich
-    app        commands and their options; imports nothing heavy
+    app        commands and their options; imports nothing heavy      options      those they share
     listing    list      question, gguf_architecture, why, why_text      why
     machine, doctor, doctor_text      doctor      probing, probe      its imports, isolated
     layout     columns and wrapping without rich      records      shapes of --json
+    preflight, preflight_text      preflight    boundary_table      what a plan's boundaries do
     generate   text from a checkpoint
     verify     our layers beside those of transformers      trace      layers caught in the act
     bench      speed, load time and memory beside theirs    contenders the two loops; footprint

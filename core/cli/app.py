@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import os
 import sys
-from enum import StrEnum
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from . import quick
+from .options import (
+    AsJson,
+    Checkpoint,
+    Debug,
+    DPHead,
+    DType,
+    Groups,
+    Link,
+    Offline,
+    OwnDType,
+    Plan,
+    PlanMode,
+    PromptText,
+    Stages,
+    TokenIds,
+)
 from .values import integers, sizes
 
 app = typer.Typer(
@@ -19,32 +35,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-class DType(StrEnum):
-    """Number formats a model can run in."""
-
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
-    FLOAT64 = "float64"
-
-
-Checkpoint = Annotated[
-    str,
-    typer.Argument(
-        metavar="PATH",
-        help="Checkpoint directory, .safetensors or .gguf file, or hub id (owner/name).",
-        show_default=False,
-    ),
-]
-Offline = Annotated[bool, typer.Option("--offline", help="Never ask the hub.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-PromptText = Annotated[str | None, typer.Option("--prompt", metavar="TEXT", help="The prompt.")]
-TokenIds = Annotated[
-    str | None,
-    typer.Option(metavar="1,2,3", help="The prompt as token ids; needs no tokenizer."),
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -70,6 +60,55 @@ def _quick(command: str) -> None:
 
 for _command in quick.SUMMARIES:
     _quick(_command)
+
+
+@app.command()
+def preflight(
+    path: Checkpoint,
+    boundaries: Annotated[
+        bool, typer.Option("--boundaries", help="Show the plan of collectives between stages.")
+    ] = False,
+    tp: Annotated[int, typer.Option(min=1, help="Ranks of a pipeline stage.")] = 1,
+    pp: Stages = 1,
+    attn_dp: Groups = 1,
+    rows: Annotated[
+        str,
+        typer.Option(
+            metavar="64,8192", help="Rows of a batch, all groups together; one plan each."
+        ),
+    ] = "64,8192",
+    plan: Plan = PlanMode.CHEAPEST,
+    link: Annotated[Link, typer.Option(help="Between all ranks.")] = Link.NVLINK,
+    dp_lm_head: DPHead = False,
+    dtype: OwnDType = None,
+    as_json: AsJson = False,
+    offline: Offline = False,
+    debug: Debug = False,
+) -> None:
+    """Tell from a checkpoint's configuration how a topology would run it; reads no weights."""
+    if not boundaries:
+        raise typer.BadParameter(
+            "preflight shows the plan of collectives between stages; add --boundaries"
+        )
+    batches = sizes(rows, "--rows")
+
+    from .console import session
+
+    with session(debug) as screen:
+        with screen.busy("Starting"):
+            from . import preflight as command
+        options = command.Options(
+            path=path,
+            topology=command.Topology(tp=tp, pp=pp, attn_dp=attn_dp),
+            rows=batches,
+            plan=plan.value,
+            link=link,
+            dtype=dtype,
+            dp_lm_head=dp_lm_head,
+            as_json=as_json,
+            offline=offline,
+        )
+        command.run(options, screen)
 
 
 @app.command()
@@ -110,9 +149,11 @@ def generate(
             show_default="all processes",
         ),
     ] = None,
-    dtype: Annotated[
-        DType | None, typer.Option(help="Of the weights.", show_default="the checkpoint's")
-    ] = None,
+    pp: Stages = 1,
+    attn_dp: Groups = 1,
+    plan: Plan = PlanMode.CHEAPEST,
+    dp_lm_head: DPHead = False,
+    dtype: OwnDType = None,
     no_stream: Annotated[
         bool, typer.Option("--no-stream", help="Show the text when it is complete.")
     ] = False,
@@ -156,6 +197,10 @@ def generate(
                 ignore_eos=ignore_eos,
             ),
             tp=tp,
+            pp=pp,
+            attn_dp=attn_dp,
+            plan=plan.value,
+            dp_lm_head=dp_lm_head,
             dtype=dtype,
             stream=not no_stream,
             output=output,
@@ -170,6 +215,16 @@ def verify(
     tp: Annotated[
         str, typer.Option(metavar="1,3", help="Numbers of ranks to check, one after the other.")
     ] = "1",
+    pp: Annotated[
+        str,
+        typer.Option(metavar="1,2", help="Numbers of pipeline stages to check, with each --tp."),
+    ] = "1",
+    attn_dp: Annotated[
+        str,
+        typer.Option(metavar="1,2", help="Numbers of attention groups to check, with each --tp."),
+    ] = "1",
+    plan: Plan = PlanMode.CHEAPEST,
+    dp_lm_head: DPHead = False,
     dtype: Annotated[DType, typer.Option(help="Of both models.")] = DType.FLOAT32,
     prompt: PromptText = None,
     token_ids: TokenIds = None,
@@ -193,7 +248,7 @@ def verify(
 ) -> None:
     """Compare every layer with transformers on the same checkpoint."""
     text, ids = _prompt(prompt, token_ids)
-    ranks = sizes(tp, "--tp")
+    ranks, stages, groups = sizes(tp, "--tp"), sizes(pp, "--pp"), sizes(attn_dp, "--attn-dp")
 
     from .console import session
 
@@ -202,7 +257,12 @@ def verify(
             from . import verify as command
         options = command.Options(
             path=path,
-            ranks=ranks,
+            topologies=tuple(
+                command.Topology(tp=r, pp=s, attn_dp=g)
+                for s, g, r in product(stages, groups, ranks)
+            ),
+            plan=plan.value,
+            dp_lm_head=dp_lm_head,
             dtype=dtype,
             prompt=text if ids is None else ids,
             length=length,
@@ -236,7 +296,7 @@ def bench(
     no_reference: Annotated[
         bool, typer.Option("--no-reference", help="Leave transformers out.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: AsJson = False,
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:

@@ -62,7 +62,7 @@ class Ours:
 
     def _submit(self, prompts: Prompts, count: int) -> list[Request]:
         params = SamplingParams(max_new_tokens=count, ignore_eos=True)
-        return [self._engine.scheduler.add(Request(prompt, params)) for prompt in prompts]
+        return [self._engine.add(Request(prompt, params)) for prompt in prompts]
 
     def _finish(self, requests: Sequence[Request]) -> None:
         while not all(request.finished for request in requests):

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
+from ..context import PlanMode
 from ..parallel.launch import process_count, shutdown
 from ..runtime import Model, StreamChunk, load
 from ..runtime.checkpoint import local_path, require_tokenizer
@@ -32,7 +33,11 @@ class Options:
         chat: the text is a message to a chat model.
         system: message before it.
         sampling: how tokens are chosen and when it ends.
-        tp: ranks; None for all processes there are.
+        tp: ranks of a pipeline stage; None for all processes there are.
+        pp: pipeline stages.
+        attn_dp: attention groups of a stage.
+        plan: how collectives between stages are chosen.
+        dp_lm_head: split the head's vocabulary over each attention group.
         dtype: of the weights; None for the checkpoint's.
         stream: show pieces as they come.
         output: file for the result.
@@ -46,6 +51,10 @@ class Options:
     system: str | None = None
     sampling: SamplingParams = SamplingParams()
     tp: int | None = None
+    pp: int = 1
+    attn_dp: int = 1
+    plan: PlanMode = "cheapest"
+    dp_lm_head: bool = False
     dtype: str | None = None
     stream: bool = True
     output: Path | None = None
@@ -141,7 +150,11 @@ def _generate(options: Options, screen: Screen) -> Result:
         begin = perf_counter()
         model = load(
             path,
-            tp=process_count() if options.tp is None else options.tp,
+            tp=max(1, process_count() // options.pp) if options.tp is None else options.tp,
+            pp=options.pp,
+            attn_dp=options.attn_dp,
+            plan=options.plan,
+            dp_lm_head=options.dp_lm_head,
             dtype=options.dtype,
             offline=options.offline,
             progress=progress,

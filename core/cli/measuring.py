@@ -151,8 +151,8 @@ class Measuring:
 
     def figures(self) -> list[Figure]:
         """Speeds, load time, peak memory."""
-        loading = self._load_time()
-        return [*self._speeds(self._contenders()), loading, *self._fresh_processes()]
+        loading = self._load_times()
+        return [*self._speeds(self._contenders()), *loading, *self._fresh_processes()]
 
     def _contenders(self) -> list[Contender]:
         plan = self._plan
@@ -166,10 +166,12 @@ class Measuring:
     def _reference(self) -> Any:
         return reference_model(self._path, self._torch_dtype, "sdpa")
 
-    def _load_time(self) -> Figure:
-        figure = Figure(self.dtype, "load call", "s")
+    def _load_times(self) -> list[Figure]:
+        """The load call, and how many times as long it takes when it looks at every value."""
+        figure, checked = Figure(self.dtype, "load call", "s"), list[float]()
         loaders: list[tuple[list[float], Callable[[], object]]] = [
-            (figure.ours, lambda: load(self._path, dtype=self._torch_dtype))
+            (figure.ours, lambda: load(self._path, dtype=self._torch_dtype)),
+            (checked, lambda: load(self._path, dtype=self._torch_dtype, check_values=True)),
         ]
         if self._both_load:
             self._reference()  # imports its modules
@@ -182,7 +184,8 @@ class Measuring:
                 model = loader()
                 seconds.append(perf_counter() - begin)
                 del model
-        return figure
+        cost = [slow / plain for slow, plain in zip(checked, figure.ours, strict=True)]
+        return [figure, Figure(self.dtype, "load, values checked", "x plain load", cost)]
 
     def _speeds(self, contenders: Sequence[Contender]) -> list[Figure]:
         tasks = self._tasks()

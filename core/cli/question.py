@@ -66,8 +66,8 @@ def read_question(asked: str) -> Question:
 def _of_path(asked: str) -> Question:
     from pathlib import Path  # names alone need none
 
-    file = _stating(Path(asked))
-    if _is_gguf(file):
+    file = stating_file(Path(asked))
+    if is_gguf(file):
         from .gguf_architecture import gguf_architecture  # only checkpoints of that kind need it
 
         names, word = gguf_architecture(str(file))
@@ -80,19 +80,20 @@ def _of_path(asked: str) -> Question:
     return Question(asked, architectures_of(raw, str(file)), str(file), stated)
 
 
-def _stating(path: Path) -> Path:
+def stating_file(path: Path) -> Path:
     """The file that states the architectures, as ``load`` chooses it."""
     if not path.is_dir():
         return path.with_name("config.json") if path.suffix.lower() == ".safetensors" else path
     config = path / "config.json"
     if config.exists():
         return config
-    found = sorted(file for file in path.iterdir() if _is_gguf(file))
+    found = sorted(file for file in path.iterdir() if is_gguf(file))
     if len(found) > 1:
         names = ", ".join(file.name for file in found)
         raise CheckpointFileError(str(path), f"holds several GGUF files; name one of {names}")
     return found[0] if found else config
 
 
-def _is_gguf(file: Path) -> bool:
+def is_gguf(file: Path) -> bool:
+    """Whether a file is one by its name."""
     return file.suffix.lower() == ".gguf"

@@ -14,8 +14,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..boundary import ResidualStream
 from ..errors import InputError
+from ..layers import LogitsProcessorOutput
 from ..models import DecoderBase
 from ..runtime import Model
 
@@ -33,24 +33,27 @@ def layer_name(number: int) -> str:
 
 
 def our_trace(model: Model, ids: Sequence[int]) -> Trace:
-    """Stages of our model, as the first local rank holds them.
+    """Stages of our model, captured by itself as auxiliary hidden states.
 
-    Every rank is watched: settling the residual stream is a collective.
+    A model in pipeline stages must run a prompt in one micro-batch, for a trace has all its rows.
     """
     trace: Trace = {}
-    with _hooks(
-        [
-            hook
-            for at, runner in enumerate(model.engine.runners)
-            for hook in _our_hooks(runner.module, trace if at == 0 else {})
-        ]
-    ):
-        if "logits" in model.module.serves:
-            trace[LOGITS] = model.logits(ids)
-        elif "classify" in model.module.serves:
-            trace[LOGITS] = model.classify(ids)
-        else:
-            model.embed(ids)
+    modules = [runner.module for runner in model.engine.runners]
+    for module in modules:
+        module.set_aux_layers(range(model.config.num_hidden_layers + 1))
+    # Simulated, all ranks are here; a process of torchrun has one.
+    last = modules[max(0, len(modules) - model.engine.executor.topology.tp)]
+    try:
+        with _hooks([(last, _keep_captured(trace))]):
+            if "logits" in last.serves:
+                trace[LOGITS] = model.logits(ids)
+            elif "classify" in last.serves:
+                trace[LOGITS] = model.classify(ids)
+            else:
+                model.embed(ids)
+    finally:
+        for module in modules:
+            module.set_aux_layers(())
     return trace
 
 
@@ -78,14 +81,6 @@ def reference_trace(model: Any, ids: Sequence[int]) -> Trace:
     return trace
 
 
-def _our_hooks(module: DecoderBase, trace: Trace) -> Iterator[tuple[nn.Module, Hook]]:
-    decoder = module.model
-    yield decoder.embed_tokens, _keep(trace, EMBEDDING)
-    for at, layer in enumerate(decoder.layers):
-        yield layer, _keep_stream(trace, layer_name(at))
-    yield decoder.norm, _keep(trace, NORM)
-
-
 def _keep(trace: Trace, stage: str) -> Hook:
     """Keep a module's output, without the batch dimension that transformers adds."""
 
@@ -96,12 +91,15 @@ def _keep(trace: Trace, stage: str) -> Hook:
     return hook
 
 
-def _keep_stream(trace: Trace, stage: str) -> Hook:
-    """Keep the residual stream that a layer leaves behind."""
+def _keep_captured(trace: Trace) -> Hook:
+    """Keep what the last pipeline stage gives beside its output."""
 
-    def hook(_module: nn.Module, args: tuple[Any, ...], _output: Any) -> None:
-        stream = next(each for each in args if isinstance(each, ResidualStream))
-        trace[stage] = stream.settled().clone()
+    def hook(module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+        embedded, *layers = cast(LogitsProcessorOutput, output).aux_hidden_states
+        trace[EMBEDDING] = embedded.clone()
+        for number, rows in enumerate(layers):
+            trace[layer_name(number)] = rows.clone()
+        trace[NORM] = cast(DecoderBase, module).model.norm(layers[-1])
 
     return hook
 

@@ -12,10 +12,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ..context import BuildContext
+from ..context import BuildContext, PlanMode
 from ..errors import InputError
 from ..parallel import Topology
-from ..parallel.launch import shutdown
+from ..parallel.launch import process_count, shutdown
 from ..runtime import build, load
 from ..runtime.checkpoint import Checkpoint, local_path, require_tokenizer
 from ..runtime.request import check_prompt
@@ -24,7 +24,7 @@ from .console import Screen
 from .reference import reference_model
 from .trace import Trace, our_trace, reference_trace
 
-__all__ = ["Options", "run"]
+__all__ = ["Options", "Topology", "run"]
 
 LENGTH = 64
 """Tokens of a random prompt when nobody says; fewer where the context holds fewer."""
@@ -38,7 +38,9 @@ class Options:
 
     Args:
         path: checkpoint.
-        ranks: tensor-parallel sizes to check, one after the other.
+        topologies: to check, one after the other.
+        plan: how collectives between stages are chosen.
+        dp_lm_head: split the head's vocabulary over each attention group.
         dtype: of both models.
         prompt: text or token ids; None for random ids.
         length: tokens of a random prompt; None for 64, or what the context holds.
@@ -48,7 +50,9 @@ class Options:
     """
 
     path: str
-    ranks: tuple[int, ...] = (1,)
+    topologies: tuple[Topology, ...] = (Topology(),)
+    plan: PlanMode = "cheapest"
+    dp_lm_head: bool = False
     dtype: str = "float32"
     prompt: str | Sequence[int] | None = None
     length: int | None = None
@@ -71,28 +75,34 @@ def run(options: Options, screen: Screen) -> bool:
             ids = _prepare(path, options)
             doing("Running transformers")
             theirs = reference_trace(reference_model(path, dtype), ids)
-        results: dict[int, Comparison] = {}
-        for tp in options.ranks:
-            with screen.busy(f"Running archzoo, tp {tp}"):
-                results[tp] = compare(_our_trace(path, dtype, tp, ids), theirs, tolerance)
+        results: dict[str, Comparison] = {}
+        for topology in options.topologies:
+            name = _name(topology)
+            with screen.busy(f"Running archzoo, {name}"):
+                results[name] = compare(_our_trace(path, options, topology, ids), theirs, tolerance)
             tokens = f"{len(ids)} token{'' if len(ids) == 1 else 's'}"
-            screen.show(_table(results[tp], f"tp {tp}, {options.dtype}, {tokens}"))
+            screen.show(_table(results[name], f"{name}, {options.dtype}, {tokens}"))
     finally:
         shutdown()
-    for tp, result in results.items():
-        screen.say(_verdict(tp, result, tolerance))
+    for name, result in results.items():
+        screen.say(_verdict(name, result, tolerance))
     return all(result.first_departure is None for result in results.values())
 
 
 def _prepare(path: Path, options: Options) -> list[int]:
     """The prompt; and refuse what we could not run, before transformers is started."""
     prompt = options.prompt
+    for topology in options.topologies:
+        _check_local(topology)
     if isinstance(prompt, str):
         require_tokenizer(path)
     with closing(Checkpoint(path)) as checkpoint:
         shells = [
-            build(checkpoint.raw, BuildContext.of(Topology(tp=tp), device="meta"))
-            for tp in options.ranks
+            build(
+                checkpoint.raw,
+                BuildContext.of(topology, device="meta", dp_lm_head=options.dp_lm_head),
+            )
+            for topology in options.topologies
         ]
         size, context = shells[0].config.vocab_size, shells[0].config.max_position_embeddings
         if isinstance(prompt, str):
@@ -115,9 +125,36 @@ def _check_length(length: int, context: int) -> None:
         )
 
 
-def _our_trace(path: Path, dtype: torch.dtype, tp: int, ids: Sequence[int]) -> Trace:
-    model = load(path, dtype=dtype, tp=tp, kv_slots=len(ids), max_requests=1)
+def _check_local(topology: Topology) -> None:
+    """Refuse layers or rows that are in other processes, where nobody here sees them."""
+    for option, size in (("--pp", topology.pp), ("--attn-dp", topology.attn_dp)):
+        if size > 1 and process_count() > 1:
+            raise InputError(
+                f"{option} {size} under torchrun: what other processes hold cannot be compared "
+                "here; run verify without torchrun, which simulates all ranks"
+            )
+
+
+def _our_trace(path: Path, options: Options, topology: Topology, ids: Sequence[int]) -> Trace:
+    model = load(
+        path,
+        dtype=options.dtype,
+        topology=topology,
+        plan=options.plan,
+        dp_lm_head=options.dp_lm_head,
+        kv_slots=len(ids),
+        max_requests=1,
+        pp_micro_batches=1,
+        check_values=True,
+    )
     return our_trace(model, ids)
+
+
+def _name(topology: Topology) -> str:
+    """``tp 3``, ``tp 4 pp 2 attn_dp 2``."""
+    sizes = {"pp": topology.pp, "attn_dp": topology.attn_dp}
+    more = "".join(f" {name} {size}" for name, size in sizes.items() if size > 1)
+    return f"tp {topology.tp}{more}"
 
 
 def _table(result: Comparison, title: str) -> Table:
@@ -153,17 +190,17 @@ def _mark(each: StageError, first: bool) -> Text:
     return Text("departs first" if first else "departs", style="bold red" if first else "red")
 
 
-def _verdict(tp: int, result: Comparison, tolerance: float) -> Text:
+def _verdict(name: str, result: Comparison, tolerance: float) -> Text:
     """One topology in one line."""
     first, last = result.first_departure, result.stages[-1]
     same = result.same_choice
     tail = "" if same is None else f", same likeliest token in {same[0]} of {same[1]} rows"
     largest = f"largest error of the {last.stage} {last.largest:.1e}{tail}"
     if first is None:
-        text = f"tp {tp}: agrees within {tolerance:g}; {largest}"
+        text = f"{name}: agrees within {tolerance:g}; {largest}"
         return Text(text, style="green")
     text = (
-        f"tp {tp}: departs at {first.stage} (relative {first.relative:.1e}, largest "
+        f"{name}: departs at {first.stage} (relative {first.relative:.1e}, largest "
         f"{first.largest:.1e}, tolerance {tolerance:g}); {largest}"
     )
     return Text(text, style="red")

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..parallel.rows import GroupRows
 from .backend import AttentionBackend
 
 
@@ -188,6 +189,7 @@ class ForwardBatch:
         requests: facts for each request; None likewise.
         outputs: what leaves the model.
         plan: what ``backend.plan`` made of this batch.
+        parallel: rows of every attention group; None where there is only one.
     """
 
     backend: AttentionBackend
@@ -196,6 +198,7 @@ class ForwardBatch:
     requests: RequestRows | None = None
     outputs: OutputRows = field(default_factory=OutputRows)
     plan: Any = None
+    parallel: GroupRows | None = None
 
     @staticmethod
     def external(backend: AttentionBackend) -> ForwardBatch:

@@ -62,24 +62,41 @@ class Pooler(nn.Module):
             InputError: a first row or a mean wanted of a request whose first rows were in an
                 earlier forward; a request without rows here.
         """
-        sizes = requests.extend_seq_lens_cpu
-        starts = [0, *accumulate(sizes)]
-        for request in ending:
-            self._check(request, requests)
+        index = self.index(requests, ending)
+        if index is None:
+            return self._means(hidden_states, requests, ending)
+        at = torch.tensor(index, dtype=torch.int64, device=hidden_states.device)
+        return hidden_states.index_select(0, at)
+
+    def index(self, requests: RequestRows, ending: Sequence[int]) -> list[int] | None:
+        """The one row of each request that makes its vector; None where all of them do.
+
+        Raises:
+            InputError: as ``rows``.
+        """
+        self.check(requests, ending)
+        starts = [0, *accumulate(requests.extend_seq_lens_cpu)]
         match self.pooling:
             case PoolingType.LAST:
-                rows = [starts[i + 1] - 1 for i in ending]
+                return [starts[i + 1] - 1 for i in ending]
             case PoolingType.CLS:
-                rows = [starts[i] for i in ending]
-            case _:
-                width = hidden_states.shape[-1]
-                exact = torch.promote_types(hidden_states.dtype, torch.float32)
-                means = [
-                    hidden_states[starts[i] : starts[i + 1]].mean(0, dtype=exact) for i in ending
-                ]
-                return torch.stack(means) if means else hidden_states.new_zeros(0, width)
-        index = torch.tensor(rows, dtype=torch.int64, device=hidden_states.device)
-        return hidden_states.index_select(0, index)
+                return [starts[i] for i in ending]
+        return None
+
+    def _means(self, hidden_states: Tensor, requests: RequestRows, ending: Sequence[int]) -> Tensor:
+        starts = [0, *accumulate(requests.extend_seq_lens_cpu)]
+        exact = torch.promote_types(hidden_states.dtype, torch.float32)
+        means = [hidden_states[starts[i] : starts[i + 1]].mean(0, dtype=exact) for i in ending]
+        return torch.stack(means) if means else hidden_states.new_zeros(0, hidden_states.shape[-1])
+
+    def check(self, requests: RequestRows, ending: Sequence[int]) -> None:
+        """Refuse what ``rows`` cannot pool, before anything is computed.
+
+        Raises:
+            InputError: see ``rows``.
+        """
+        for request in ending:
+            self._check(request, requests)
 
     def _check(self, index: int, requests: RequestRows) -> None:
         if requests.extend_seq_lens_cpu[index] == 0:

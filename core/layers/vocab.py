@@ -141,6 +141,14 @@ class ParallelLMHead(LinearBase):
                 )
             self.weight = tied_to.weight
 
+    def untie(self) -> None:
+        """Give a head that uses an embedding's matrix a copy of its own."""
+        if not self.shares_weight:
+            return
+        self.shares_weight = False
+        self.weight = ShardedParameter(self.weight.detach().clone(), self.weight.shard_spec)
+        self.quant_method.process_weights_after_loading(self)
+
     def project(self, rows: Tensor) -> Tensor:
         """(S, D) hidden rows to this rank's (S, W) logits, padding included."""
         return self._multiply(rows)

@@ -3,8 +3,9 @@
 from .base import DecoderBase
 from .causal_lm import CausalLM
 from .classifier import SequenceClassifier
-from .decoder import DecoderLayer, DecoderModel
+from .decoder import DecoderLayer, DecoderModel, make_norm
 from .embedding import EmbeddingModel
+from .hand_off import PPProxyTensors
 from .mlp import GatedMLP
 from .names import name_map
 
@@ -15,6 +16,8 @@ __all__ = [
     "DecoderModel",
     "EmbeddingModel",
     "GatedMLP",
+    "PPProxyTensors",
     "SequenceClassifier",
+    "make_norm",
     "name_map",
 ]

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import ClassVar, TypeVar
 
+import torch
 from torch import Tensor, nn
 
+from ..boundary import StageFacts, declare_head
 from ..config import LLAMA_LIKE, ConfigAdapter, ModelConfig
 from ..errors import InputError
 from ..forward import AttentionBackend, AttentionSpec, ForwardBatch, PoolingRequest
 from ..layers import BuildContext, LogitsProcessorOutput, Pooler, PoolingType, RadixAttention
+from ..parallel import Elsewhere
 from ..weights import (
     STANDARD_GATE_UP_MAPPING,
+    STANDARD_NESTING,
     STANDARD_QKV_MAPPING,
     STANDARD_SKIPS,
+    STANDARD_SPELLINGS,
     AutoWeightsLoader,
+    Filling,
     NameRules,
+    Partial,
     Progress,
+    UpdateMode,
     WeightReport,
     Weights,
+    WeightState,
 )
 from .decoder import DecoderLayer, DecoderModel
+from .hand_off import PPProxyTensors
 from .names import name_map
+from .rows import picked_rows
+
+M = TypeVar("M", bound=nn.Module)
 
 
 class DecoderBase(nn.Module):
@@ -44,6 +57,7 @@ class DecoderBase(nn.Module):
         pooling: rows that make a vector under ``get_embedding``.
         kind: what a model of this kind is, for messages.
         serves: names of the calls of ``Model`` that it answers.
+        weight_state: which weights it holds, and whether they are whole.
     """
 
     layer: ClassVar[type[DecoderLayer]]
@@ -52,6 +66,8 @@ class DecoderBase(nn.Module):
         "hf": NameRules(
             skips=STANDARD_SKIPS,
             stacking=STANDARD_QKV_MAPPING + STANDARD_GATE_UP_MAPPING,
+            spellings=STANDARD_SPELLINGS,
+            nesting=STANDARD_NESTING,
         )
     }
     pooling: ClassVar[PoolingType] = PoolingType.LAST
@@ -60,9 +76,12 @@ class DecoderBase(nn.Module):
 
     def __init__(self, config: ModelConfig, ctx: BuildContext, prefix: str = "") -> None:
         super().__init__()
-        self.config, self.dtype = config, ctx.dtype
-        self.model = DecoderModel(config, self.layer, ctx=ctx, prefix=child_prefix(prefix, "model"))
+        self.config, self.dtype, self.prefix = config, ctx.dtype, prefix
+        where, head = child_prefix(prefix, "model"), self.head_facts(ctx)
+        self.model = DecoderModel(config, self.layer, head, ctx=ctx, prefix=where)
         self.pooler = Pooler(self.pooling)
+        self.weight_state = WeightState()
+        self._aux_layers: tuple[int, ...] = ()
 
     def forward(
         self,
@@ -71,34 +90,60 @@ class DecoderBase(nn.Module):
         batch: ForwardBatch,
         input_embeds: Tensor | None = None,
         get_embedding: bool = False,
-        pp_proxy_tensors: dict[str, Tensor] | None = None,
-    ) -> LogitsProcessorOutput:
-        """One forward.
+        pp_proxy_tensors: Mapping[str, Tensor] | None = None,
+    ) -> LogitsProcessorOutput | PPProxyTensors:
+        """One forward of this pipeline stage.
 
         Args:
-            input_ids: (T,) token ids; None with ``input_embeds``.
+            input_ids: (T,) token ids; None with ``input_embeds``, and unread past the first stage.
             positions: (T,) position of each row in its sequence.
             batch: the facts of this forward.
             input_embeds: (T, D) instead of ids.
             get_embedding: pooled rows of the requests that end here instead of logits: vectors,
                 or the scores of a classifier.
-            pp_proxy_tensors: state of the stage before this one; this model is one stage.
+            pp_proxy_tensors: what the stage before returned; None on the first stage.
 
         Returns:
-            Logits of the rows ``batch.outputs`` asks for, or pooled rows.
+            Logits of the rows ``batch.outputs`` asks for, or pooled rows; on a stage that is not
+            the last one, what the next stage takes as ``pp_proxy_tensors``.
 
         Raises:
             InputError: logits asked of a model without a language-model head, pooling without
-                requests, stage state given to a first stage.
+                requests, proxies given to a first stage or missing on a later one.
+            SpoiltWeightsError: writing the weights ended half-way.
         """
-        if pp_proxy_tensors is not None:
-            raise InputError(
-                "pp_proxy_tensors was given to a model that is its own first stage; pass None"
-            )
-        hidden_states = self.model(input_ids, positions, batch, input_embeds)
+        self.weight_state.require()
         if get_embedding:
-            return LogitsProcessorOutput(pooled=self._pool(hidden_states, batch))
-        return self._logits(hidden_states, batch)
+            self._check_pooling(batch)
+        picked = self._picked(batch, positions, get_embedding)
+        found = self.model(input_ids, positions, batch, input_embeds, pp_proxy_tensors, picked)
+        if isinstance(found, PPProxyTensors):
+            return found
+        if get_embedding:
+            output = LogitsProcessorOutput(pooled=self._pool(found.rows[found.own], batch))
+        else:
+            output = self._logits(found.rows, found.own, batch)
+        real = slice(batch.num_real)
+        output.aux_hidden_states = tuple(found.aux[index][real] for index in self._aux_layers)
+        return output
+
+    def set_aux_layers(self, indices: Sequence[int]) -> None:
+        """Hidden states that forwards give beside their output, as ``aux_hidden_states``.
+
+        Args:
+            indices: 0 is the embedding, i the output of layer i - 1, the number of layers the last
+                output before the final norm. In the order in which they are wanted; () for none.
+
+        Raises:
+            BoundaryError: an index that no layer has, or one twice.
+        """
+        self.model.stack.capture(indices)
+        self._aux_layers = tuple(indices)
+
+    @classmethod
+    def head_facts(cls, ctx: BuildContext) -> StageFacts:
+        """What the head declares: which rows it multiplies."""
+        return declare_head(rows="attn")
 
     @classmethod
     def require(cls, call: str) -> None:
@@ -136,8 +181,29 @@ class DecoderBase(nn.Module):
         for layer in self.attention_layers():
             layer.kv = handles.get(layer.spec.layer_id)
 
+    @property
+    def ties(self) -> Mapping[str, str]:
+        """Tied parameter -> the parameter whose values it has, be they on this stage or not."""
+        return {}
+
+    def on_last_stage(self, name: str, make: Callable[[str], M]) -> M | Elsewhere:
+        """A head: made with its dotted path where the final norm is, else a placeholder.
+
+        Args:
+            name: attribute that will hold it.
+            make: called with the path.
+        """
+        prefix = child_prefix(self.prefix, name)
+        stage = self.model.stage
+        return make(prefix) if stage.is_last else Elsewhere(prefix, stage)
+
     def load_weights(
-        self, weights: Weights, fmt: str = "hf", progress: Progress | None = None
+        self,
+        weights: Weights,
+        fmt: str = "hf",
+        progress: Progress | None = None,
+        *,
+        check_values: bool = False,
     ) -> WeightReport:
         """Fill this rank's parameters, strictly.
 
@@ -145,15 +211,73 @@ class DecoderBase(nn.Module):
             weights: an open source, or (name, tensor) pairs with checkpoint names.
             fmt: how the names are spelled, ``hf`` or ``gguf``.
             progress: called with (bytes done, bytes to do).
+            check_values: look at every value for NaN and infinity.
 
         Raises:
-            CoverageError: anything missing, left over, doubled or of another shape.
+            CoverageError: anything missing, left over, doubled, of another shape, or of values
+                that no model has.
         """
-        loader = AutoWeightsLoader(self, name_map=name_map(type(self), fmt))
-        return loader.load_weights(weights, progress=progress)
+        filling = self._loader(fmt).prepare(weights, check_values=check_values)
+        return self.fill(filling, fmt, progress)
 
-    def _logits(self, hidden_states: Tensor, batch: ForwardBatch) -> LogitsProcessorOutput:
-        """Logits of the rows asked for; only a language-model head gives them."""
+    def prepare_update(
+        self,
+        weights: Weights,
+        fmt: str = "hf",
+        mode: UpdateMode = "partial",
+        *,
+        allow_partial_stacks: bool = False,
+        check_values: bool = False,
+    ) -> Filling:
+        """Check an update of this rank against names, shapes, dtypes and values; write nothing.
+
+        Args:
+            weights, fmt, check_values: as in ``load_weights``.
+            mode: ``partial`` leaves parameters without a tensor as they are, ``full`` wants all.
+            allow_partial_stacks: parts of a stacked parameter may come without the others.
+
+        Raises:
+            CoverageError: as ``load_weights``; and half a stacked parameter, or a tied head alone.
+            SpoiltWeightsError: a partial update of weights that are not whole.
+        """
+        partial: Partial | None = None
+        if mode == "partial":
+            self.weight_state.require()
+            stored = frozenset(self.weight_state.names.values())
+            partial = Partial(allow_partial_stacks, stored)
+        filling = self._loader(fmt).prepare(weights, partial=partial, check_values=check_values)
+        filling.scan()
+        return filling
+
+    def fill(
+        self, filling: Filling, fmt: str = "hf", progress: Progress | None = None
+    ) -> WeightReport:
+        """Write what was prepared for this rank; an error leaves it refusing to serve.
+
+        Args:
+            filling: of ``prepare_update``, or of a loader over this module.
+            fmt, progress: as in ``load_weights``.
+
+        Raises:
+            CoverageError, WeightError: as ``Filling.write``.
+        """
+        try:
+            report = filling.write(progress)
+        except BaseException as error:
+            self.weight_state = self.weight_state.spoilt(error)
+            raise
+        self.weight_state = self.weight_state.after(filling, fmt)
+        return report
+
+    def untie(self) -> None:
+        """Give a tied head storage of its own, with the same values; nothing where none is tied."""
+        return
+
+    def _loader(self, fmt: str) -> AutoWeightsLoader:
+        return AutoWeightsLoader(self, name_map=name_map(type(self), fmt), ties=self.ties)
+
+    def _logits(self, rows: Tensor, own: slice, batch: ForwardBatch) -> LogitsProcessorOutput:
+        """Logits of the picked rows; only a language-model head gives them."""
         raise self._refusal("logits")
 
     @classmethod
@@ -161,16 +285,33 @@ class DecoderBase(nn.Module):
         answers = ", ".join(f"{each}()" for each in cls.serves)
         return InputError(f"{cls.__name__} is {cls.kind}; it answers {answers}, not {call}()")
 
-    def _pool(self, hidden_states: Tensor, batch: ForwardBatch) -> Tensor:
+    def _check_pooling(self, batch: ForwardBatch) -> None:
+        """Refuse on every stage alike what the last one could not pool."""
         if batch.requests is None or batch.outputs.pooling is None:
             raise InputError(
                 "get_embedding needs batch.requests and batch.outputs.pooling: which requests "
                 "end in this forward"
             )
-        wanted = batch.outputs.pooling
-        return self._pooled(
-            self.pooler.rows(hidden_states, batch.requests, wanted.requests), wanted
-        )
+        self.pooler.check(batch.requests, batch.outputs.pooling.requests)
+
+    def _picked(self, batch: ForwardBatch, positions: Tensor, pooled: bool) -> Tensor | None:
+        """Rows that leave the model; None for all real ones."""
+        if not pooled:
+            real = positions.shape[0] if batch.num_real is None else batch.num_real
+            return picked_rows(batch.outputs, real, positions.device)
+        assert batch.requests is not None and batch.outputs.pooling is not None
+        index = self.pooler.index(batch.requests, batch.outputs.pooling.requests)
+        if index is None:
+            return None
+        return torch.tensor(index, dtype=torch.int64, device=positions.device)
+
+    def _pool(self, rows: Tensor, batch: ForwardBatch) -> Tensor:
+        """What leaves the model for the picked rows of this attention group."""
+        requests, wanted = batch.requests, batch.outputs.pooling
+        assert requests is not None and wanted is not None
+        if self.pooler.index(requests, wanted.requests) is None:
+            rows = self.pooler.rows(rows, requests, wanted.requests)
+        return self._pooled(rows, wanted)
 
     def _pooled(self, rows: Tensor, wanted: PoolingRequest) -> Tensor:
         """(P, D) rows of the requests that end here to what leaves the model: vectors."""

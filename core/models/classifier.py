@@ -13,7 +13,7 @@ from ..forward import PoolingRequest
 from ..layers import BuildContext, ReplicatedLinear
 from ..layers.pooler import at_least_float32
 from ..weights import NameRules, Skip
-from .base import DecoderBase, child_prefix
+from .base import DecoderBase
 
 
 class SequenceClassifier(DecoderBase):
@@ -46,18 +46,18 @@ class SequenceClassifier(DecoderBase):
                 "num_labels",
                 config.file,
             )
-        self.score = ReplicatedLinear(
-            config.hidden_size,
-            config.num_labels,
-            bias=False,
-            ctx=ctx,
-            prefix=child_prefix(prefix, "score"),
+        self.num_labels = labels = config.num_labels
+        self.score = self.on_last_stage(
+            "score",
+            lambda where: ReplicatedLinear(
+                config.hidden_size, labels, bias=False, ctx=ctx, prefix=where
+            ),
         )
 
     @property
     def pooled_width(self) -> int:
         """Scores of a prompt."""
-        return self.score.output_size
+        return self.num_labels
 
     def scores(self, rows: Tensor) -> Tensor:
         """(P, D) last rows to (P, labels) raw scores; a reward head may weigh them."""

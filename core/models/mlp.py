@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor, nn
 
 from ..config import ModelConfig
@@ -23,7 +25,9 @@ class GatedMLP(nn.Module):
         ConfigError: the activation is not SiLU.
     """
 
-    parallel_group = "tp"
+    parallel_group: ClassVar[str] = "tp"
+    reduce_results: ClassVar[bool] = False
+    """Whether it completes its own sum; only where no stage boundary does."""
 
     def __init__(self, config: ModelConfig, *, ctx: BuildContext, prefix: str) -> None:
         super().__init__()
@@ -47,7 +51,7 @@ class GatedMLP(nn.Module):
             width,
             config.hidden_size,
             bias=config.mlp_bias,
-            reduce_results=False,
+            reduce_results=self.reduce_results,
             parallel_group=self.parallel_group,
             ctx=ctx,
             prefix=f"{prefix}.down_proj",

@@ -22,6 +22,8 @@ from .shards import (
     plain_spec,
     whole,
 )
+from .spreading import spread
+from .stages import Elsewhere, PipelineStage, split_layers
 from .topology import GROUP_NAMES, Topology
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "Communicator",
     "CommunicatorFactory",
     "Dim",
+    "Elsewhere",
     "Group",
     "Groups",
     "HeadLayout",
@@ -40,6 +43,7 @@ __all__ = [
     "LinearPartition",
     "ParameterFactory",
     "Piece",
+    "PipelineStage",
     "Segment",
     "ShardId",
     "ShardSpec",
@@ -52,5 +56,7 @@ __all__ = [
     "no_communicator",
     "plain_spec",
     "shape_only",
+    "split_layers",
+    "spread",
     "whole",
 ]

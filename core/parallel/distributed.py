@@ -15,11 +15,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
 
 from ..errors import CollectiveError, TopologyError
 from .group import CommunicatorFactory
 from .meeting import check_divisible, check_peer, normal_dim
-from .topology import GROUP_NAMES, Topology
+from .topology import Topology
+
+_MESHES = (("pp", "tp"), ("pp", "attn_dp", "attn_tp"))
+"""Axes of the device meshes, outermost first: tp is split further only for attention groups."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +118,8 @@ class DistributedCommunicator:
 def distributed_factory(topology: Topology) -> CommunicatorFactory:
     """Create every process group of the topology; collective over all ranks.
 
-    Groups of equal ranks share one process group. All processes create all groups in the same
-    order, as torch.distributed wants, whichever they belong to.
+    Groups of equal ranks share one process group. Which processes meet is a ``DeviceMesh`` over the
+    topology's axes.
 
     Returns:
         What gives ``topology.rank`` its communicators.
@@ -134,7 +138,7 @@ def distributed_factory(topology: Topology) -> CommunicatorFactory:
             f"this process is rank {found[0]} of {found[1]}, the topology says rank "
             f"{topology.rank} of {topology.world_size} (tp={topology.tp} x pp={topology.pp})"
         )
-    handles = {ranks: _handle(ranks, topology) for ranks in _distinct_groups(topology)}
+    handles = _handles(topology)
 
     def make(name: str, ranks: tuple[int, ...], index: int) -> DistributedCommunicator:
         handle = handles.get(ranks)
@@ -148,22 +152,15 @@ def distributed_factory(topology: Topology) -> CommunicatorFactory:
     return make
 
 
-def _distinct_groups(topology: Topology) -> list[tuple[int, ...]]:
-    """Every group of more than one rank, once, in an order that is equal on all ranks."""
-    found: dict[tuple[int, ...], None] = {}
-    for name in GROUP_NAMES:
-        for rank in range(topology.world_size):
-            ranks = topology.at(rank).ranks_of(name)
-            if len(ranks) > 1:
-                found[ranks] = None
-    return list(found)
-
-
-def _handle(ranks: tuple[int, ...], topology: Topology) -> str | None:
-    """torch.distributed's name of a group; None where this rank is not in it."""
-    whole = len(ranks) == topology.world_size
-    group = dist.group.WORLD if whole else dist.new_group(list(ranks))
-    return str(group.group_name) if isinstance(group, dist.ProcessGroup) else None
+def _handles(topology: Topology) -> dict[tuple[int, ...], str]:
+    """torch.distributed's name of every group of this rank, by its ranks; DeviceMesh makes them."""
+    handles = {tuple(range(topology.world_size)): dist.group.WORLD}
+    for axes in _MESHES if topology.attn_dp > 1 else _MESHES[:1]:
+        sizes = tuple(getattr(topology, axis) for axis in axes)
+        mesh = init_device_mesh("cpu", sizes, mesh_dim_names=axes)  # the default group's backends
+        for axis in axes:
+            handles.setdefault(topology.ranks_of(axis), mesh.get_group(axis))
+    return {ranks: str(group.group_name) for ranks, group in handles.items() if group is not None}
 
 
 def _wait(x: Tensor) -> Tensor:

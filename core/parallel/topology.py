@@ -8,7 +8,8 @@ Ranks are numbered stage by stage, then attention-DP group by group::
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from ..errors import TopologyError
 
@@ -26,9 +27,11 @@ class Topology:
         attn_dp: data-parallel attention groups inside a stage; divides tp.
         ep: expert-parallel ranks inside a stage; divides tp.
         rank: this rank, 0 <= rank < world_size.
+        pp_layers: layers of each pipeline stage; None splits them evenly (``split_layers``).
 
     Raises:
-        TopologyError: a size below 1, sizes that do not divide, or a rank outside the world.
+        TopologyError: a size below 1, sizes that do not divide, a rank outside the world, or
+            pp_layers for another number of stages.
     """
 
     tp: int = 1
@@ -36,14 +39,13 @@ class Topology:
     attn_dp: int = 1
     ep: int = 1
     rank: int = 0
+    pp_layers: Sequence[int] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Refuse sizes that do not fit together."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            least = 0 if field.name == "rank" else 1
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise TopologyError(f"{field.name}={value!r} must be an integer >= {least}")
+        for name in ("tp", "pp", "attn_dp", "ep", "rank"):
+            _check_size(name, getattr(self, name), 0 if name == "rank" else 1)
+        self._check_pp_layers()
         for name in ("attn_dp", "ep"):
             part = getattr(self, name)
             if self.tp % part:
@@ -55,6 +57,25 @@ class Topology:
             raise TopologyError(
                 f"rank {self.rank} is outside a world of {self.world_size} "
                 f"(tp={self.tp} x pp={self.pp})"
+            )
+
+    def _check_pp_layers(self) -> None:
+        if self.pp_layers is None:
+            return
+        try:
+            sizes = tuple(self.pp_layers)
+        except TypeError:
+            raise TopologyError(
+                f"pp_layers={self.pp_layers!r} must be a list of sizes, one for each pipeline stage"
+            ) from None
+        for size in sizes:
+            _check_size("each of pp_layers", size, 1)
+        # A caller's list becomes a tuple: topologies are compared and hashed.
+        object.__setattr__(self, "pp_layers", sizes)
+        if len(sizes) != self.pp:
+            raise TopologyError(
+                f"pp_layers={sizes} is for {len(sizes)} pipeline stages, "
+                f"pp={self.pp}; give one number for each stage"
             )
 
     @property
@@ -114,3 +135,8 @@ class Topology:
                 start = first + self.attn_tp_rank
                 return tuple(range(start, first + self.tp, self.attn_tp))
         raise TopologyError(f"no group {group!r}; groups are {', '.join(GROUP_NAMES)}")
+
+
+def _check_size(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise TopologyError(f"{name}={value!r} must be an integer >= {least}")

@@ -55,12 +55,32 @@ class QuantMethod(ABC):
         """Derive what ``apply`` wants from what was loaded (packed layouts, joined scales).
 
         Called once after each load that touched the layer. Nothing to derive unless overridden.
+        What was derived before is replaced, never changed in place: an update that is undone puts
+        it back.
         """
         return
 
     def restore_weights_before_loading(self, layer: nn.Module) -> None:
         """Undo ``process_weights_after_loading``, so that parameters can be written again."""
         return
+
+    def plain_values(self, layer: nn.Module, name: str) -> Tensor:
+        """A parameter's values as they were loaded, whatever was derived from them.
+
+        Args:
+            layer: holds it.
+            name: its attribute there.
+
+        Raises:
+            QuantizationError: the method dropped them, and does not override this.
+        """
+        parameter: Tensor = getattr(layer, name)
+        if parameter.is_meta:
+            raise QuantizationError(
+                f"{type(self).__qualname__} keeps no plain values of {name!r}; override "
+                "plain_values to give them back"
+            )
+        return parameter.detach()
 
     @abstractmethod
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:

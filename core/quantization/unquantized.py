@@ -58,6 +58,13 @@ class UnquantizedLinearMethod(QuantMethod):
             plain = ShardedParameter(packed.to_dense(), weight.shard_spec)
             layer.register_parameter("weight", plain)
 
+    def plain_values(self, layer: nn.Module, name: str) -> Tensor:
+        """The plain matrix, unpacked where only the packed one is left."""
+        if name == "weight" and self.packed is not None and _weight(layer).is_meta:
+            plain: Tensor = self.packed.to_dense()
+            return plain
+        return super().plain_values(layer, name)
+
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         """x W^T + bias, over the packed weight where there is one."""
         if self.packed is None:

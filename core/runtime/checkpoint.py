@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ..config import config_from_gguf, read_config
+from ..config.files import CONFIG_NAME
 from ..errors import CheckpointFileError
 from ..weights import WeightSource, open_source
-from ..weights.directory import GGUF_SUFFIX, has_suffix, several_checkpoints
+from ..weights.directory import GGUF_SUFFIX, gguf_choices, has_suffix, several_checkpoints
 from .stopping import generation_eos_ids
 from .tokenizer import (
     Tokenizer,
@@ -27,7 +28,9 @@ _NOT_FROM_HUB = ("consolidated*", "original/*")
 """Copies of the weights in another layout, as large as the weights themselves."""
 
 
-def local_path(path: str | os.PathLike[str], offline: bool = False) -> Path:
+def local_path(
+    path: str | os.PathLike[str], offline: bool = False, *, weights: bool = True
+) -> Path:
     """A path on this disk: the path itself, or a downloaded hub repository.
 
     Only something that does not exist here and looks like ``owner/name`` is looked up on the hub.
@@ -35,6 +38,7 @@ def local_path(path: str | os.PathLike[str], offline: bool = False) -> Path:
     Args:
         path: file, directory, or hub id.
         offline: only what an earlier download left here.
+        weights: False downloads the configuration alone.
 
     Raises:
         CheckpointFileError: nothing there.
@@ -48,17 +52,17 @@ def local_path(path: str | os.PathLike[str], offline: bool = False) -> Path:
         raise CheckpointFileError(
             text, "does not exist; give a checkpoint directory, a file, or a hub id (owner/name)"
         )
-    return _from_hub(text, offline)
+    return _from_hub(text, offline, _HUB_FILES if weights else (CONFIG_NAME,))
 
 
-def _from_hub(repo: str, offline: bool) -> Path:
+def _from_hub(repo: str, offline: bool, files: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
         return Path(
             snapshot_download(
                 repo,
-                allow_patterns=list(_HUB_FILES),
+                allow_patterns=list(files),
                 ignore_patterns=list(_NOT_FROM_HUB),
                 local_files_only=offline,
             )
@@ -125,7 +129,7 @@ class Checkpoint:
     def _open_hf(self, path: Path) -> None:
         folder = path if path.is_dir() else path.parent
         self.raw = read_config(folder)
-        self.config_file = str(folder / "config.json")
+        self.config_file = str(folder / CONFIG_NAME)
         self.stop_ids = generation_eos_ids(folder)
         self.source: WeightSource = open_source(path)
         self._tokenizer: Callable[[], Tokenizer] = lambda: load_tokenizer(folder)
@@ -157,16 +161,16 @@ def require_tokenizer(path: Path) -> None:
 
 
 def _gguf_file(path: Path) -> Path | None:
-    """The GGUF file a path means, or None: itself, or the only weights in a directory.
+    """The GGUF file a path means, or None: itself, or the only model in a directory.
 
     Raises:
         CheckpointFileError: a directory without a config that holds several.
     """
     if has_suffix(path.name, GGUF_SUFFIX):
         return path
-    if not path.is_dir() or (path / "config.json").exists():
+    if not path.is_dir() or (path / CONFIG_NAME).exists():
         return None
-    names = sorted(file.name for file in path.iterdir() if has_suffix(file.name, GGUF_SUFFIX))
+    names = gguf_choices([f.name for f in path.iterdir() if has_suffix(f.name, GGUF_SUFFIX)])
     if len(names) > 1:
         raise several_checkpoints(path, names)
     return path / names[0] if names else None

@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
-from ..parallel import CommunicatorFactory, Group, Topology, no_communicator
+from ..parallel import CommunicatorFactory, Groups, Topology, no_communicator, spread
 from ..parallel.in_process import InProcessWorld
 from ..parallel.launch import init_from_torchrun, local_process_count, started_by_torchrun
 
 T = TypeVar("T")
+Tensors = Sequence[Tensor | None]
 
 
 class Executor(ABC):
@@ -39,9 +41,40 @@ class Executor(ABC):
     def run(self, function: Callable[[int], T]) -> list[T]:
         """function(rank) for each local rank; results in the order of ``ranks``."""
 
-    def agree(self, numbers: Sequence[int]) -> list[int]:
-        """Rank 0's numbers, on every process."""
-        return list(numbers)
+    def result_rank(self, group: int = 0) -> int:
+        """The rank that has what a forward gives: first of an attention group, in the last stage.
+
+        Args:
+            group: number of the attention group.
+        """
+        sizes = self.topology
+        return sizes.world_size - sizes.tp + group * sizes.attn_tp
+
+    def agree(self, numbers: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Numbers of every attention group, as its result rank has them, on every process.
+
+        Args:
+            numbers: of each group; a process that lacks a group's gives as many others.
+        """
+        return [list(each) for each in numbers]
+
+    def results(self, tensors: Sequence[Tensors]) -> list[Tensors]:
+        """Tensors of every attention group, as its result rank has them, on every process.
+
+        Args:
+            tensors: of each local rank, equally many; before the last stage they are not read.
+        """
+        groups = range(self.topology.attn_dp)
+        return [tensors[self.ranks.index(self.result_rank(group))] for group in groups]
+
+    def of_rank(self, rank: int, make: Callable[[], Tensor]) -> Tensor:
+        """A tensor that one global rank makes, on every process.
+
+        Args:
+            rank: which.
+            make: called on the process that answers for it.
+        """
+        return make()
 
     def least(self, number: int) -> int:
         """The smallest of all processes' numbers, on every process."""
@@ -119,9 +152,8 @@ class ProcessExecutor(Executor):
         self.topology = init_from_torchrun(sizes, device)
         self.ranks = (self.topology.rank,)
         self._factory = distributed_factory(self.topology)
-        world = self.topology.ranks_of("world")
-        comm = self._factory("world", world, self.topology.rank)
-        self._world = Group("world", world, self.topology.rank, comm)
+        self._groups = Groups.of(self.topology, self._factory)
+        self._world = self._groups["world"]
 
     def communicators(self, rank: int) -> CommunicatorFactory:
         """torch.distributed collectives."""
@@ -131,11 +163,28 @@ class ProcessExecutor(Executor):
         """Call it for this process's rank; the other processes call it for theirs."""
         return [function(self.topology.rank)]
 
-    def agree(self, numbers: Sequence[int]) -> list[int]:
-        """Rank 0's numbers (collective), so that rounding can never part the ranks."""
-        mine = torch.tensor(list(numbers), dtype=torch.int64)
-        agreed: list[int] = self._world.broadcast(mine, 0).tolist()
+    def agree(self, numbers: Sequence[Sequence[int]]) -> list[list[int]]:
+        """As everywhere (collective), so that rounding can never part the ranks."""
+        agreed: list[list[int]] = []
+        for group, each in enumerate(numbers):
+            mine = torch.tensor(list(each), dtype=torch.int64)
+            root = self.result_rank(group)
+            agreed.append(self._world.broadcast(mine, root).tolist() if each else [])
         return agreed
+
+    def results(self, tensors: Sequence[Tensors]) -> list[Tensors]:
+        """From the last stage, then from the rank of each group with this rank's number in its own."""
+        (mine,) = tensors
+        mine = spread(self._groups["pp"], mine, self.topology.pp - 1, self._device)
+        dp = self._groups["attn_dp"]
+        return [spread(dp, mine, group, self._device) for group in range(dp.size)]
+
+    def of_rank(self, rank: int, make: Callable[[], Tensor]) -> Tensor:
+        """One rank's tensor, broadcast (collective)."""
+        own = make().contiguous() if rank in self.ranks else None
+        (found,) = spread(self._world, [own], rank, self._device)
+        assert found is not None
+        return found
 
     def least(self, number: int) -> int:
         """The smallest of all processes' numbers (collective)."""

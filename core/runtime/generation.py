@@ -102,7 +102,7 @@ class _Submitted:
         self.engine, self.requests = engine, requests
         try:
             for request in requests:
-                engine.scheduler.add(request)
+                engine.add(request)
         except BaseException:
             self.abort()
             raise
@@ -119,7 +119,7 @@ class _Submitted:
     def abort(self) -> None:
         for request in self.requests:
             if request.request_id >= 0:
-                self.engine.scheduler.abort(request)
+                self.engine.abort(request)
 
 
 def _pieces(submitted: _Submitted) -> Generator[StreamChunk, None, None]:

@@ -12,19 +12,22 @@ import torch
 from torch import nn
 
 from ..config import ModelConfig, architectures_of
-from ..context import BuildContext
+from ..context import BuildContext, PlanMode
 from ..errors import InputError, RegistryError
 from ..models import CausalLM, DecoderBase, name_map
+from ..models.causal_lm import EMBEDDING_WEIGHT, HEAD_WEIGHT
 from ..parallel import Topology
-from ..quantization import QuantConfig, quant_config
+from ..parallel.links import CostTable
+from ..quantization import quant_config
 from ..registry import catalog, catalog_for, resolve, serve
 from ..weights import (
     WeightReport,
     Weights,
+    format_of,
     open_source,
     source_tensors_equal,
 )
-from .agreement import check_same_catalog
+from .agreement import agreed_costs, check_same_catalog, check_same_model, load_together
 from .checkpoint import Checkpoint, local_path
 from .engine import Engine, EngineLimits
 from .executor import Executor, make_executor
@@ -40,12 +43,11 @@ from .options import (
     is_offline,
     sizes_of,
 )
+from .pipeline import StageRunner
 from .runner import Runner
 
 LoadProgress = Callable[[int, int], None]
 """(bytes done, bytes to do) of the first local rank."""
-
-_EMBED, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 def load(
@@ -65,6 +67,12 @@ def load(
     kv_slots: int | None = None,
     max_requests: int = 64,
     prefill_chunk: int | None = None,
+    pp_layers: Sequence[int] | None = None,
+    pp_micro_batches: int | None = None,
+    plan: PlanMode = "cheapest",
+    costs: CostTable | None = None,
+    dp_lm_head: bool = False,
+    check_values: bool = False,
     progress: LoadProgress | None = None,
 ) -> Model:
     """Load a checkpoint, ready to run.
@@ -83,17 +91,29 @@ def load(
         backend: attention backend; ``torch`` when None.
         compile: ``auto`` runs eagerly as long as no compiled path is served; True asks for one.
         offline: never ask the hub; None follows HF_HUB_OFFLINE.
-        kv_slots: tokens the KV pool holds; by default several contexts, within memory.
-        max_requests: requests under way at once.
+        kv_slots: tokens the KV pool holds; by default several contexts, within memory. Each
+            attention group has a pool of its own.
+        max_requests: requests under way at once, in each attention group.
         prefill_chunk: prompt tokens of one request in one forward at most.
+        pp_layers: layers of each pipeline stage; an even split when None.
+        pp_micro_batches: parts of a forward that pass the pipeline one behind the other, at most;
+            None decides by its rows.
+        plan: how collectives between stages are chosen: the ``cheapest`` for the size of a batch,
+            or ``naive``, all-reduces in the same places for every batch.
+        costs: of this machine's links and memory; those of rank 0 count. None for the defaults of
+            the device.
+        dp_lm_head: with ``attn_dp``, split the vocabulary of the head over each attention group
+            instead of all ranks of a stage.
+        check_values: look at every value for NaN and infinity, while it is copied. Without it a few
+            rows of each matrix show whether all of it is NaN or zero.
         progress: told how many bytes are read.
 
     Raises:
         ArchzooError: anything that would make the model wrong, by name, before the first token.
     """
-    sizes, name = sizes_of(topology, tp, pp, attn_dp, ep), backend or "torch"
+    sizes, name = sizes_of(topology, tp, pp, attn_dp, ep, pp_layers), backend or "torch"
     check_methods(quantization, name, compile)
-    check_room(kv_slots, max_requests, prefill_chunk)
+    check_room(kv_slots, max_requests, prefill_chunk, pp_micro_batches)
     place, asked = device_of(device), check_dtype(dtype)
     with observing(path, catalog()) as seen:
         checkpoint = Checkpoint(local_path(path, is_offline(offline)))
@@ -107,14 +127,25 @@ def load(
             config = with_stored_head(config, model_class, checkpoint)
             number = dtype_for(asked, config, place)
             check_fits(checkpoint.source, number, place, executor)
-            modules = _build_all(model_class, config, executor, number, place, quant)
-            pool = pool_size(modules[0], executor, place, kv_slots, max_requests)
-            reports = _fill(modules, checkpoint, progress)
+            settings = {"plan": plan, "dp_lm_head": dp_lm_head}
+            costs = agreed_costs(costs, executor)
+            contexts = _contexts(executor, number, place, quant=quant, costs=costs, **settings)
+            modules = [model_class(config, ctx).eval() for ctx in contexts]
+            equal: dict[str, object] = {**settings, "dtype": number, "backend": name}
+            equal |= {"max_requests": max_requests, "prefill_chunk": prefill_chunk}
+            equal |= {"pp_micro_batches": pp_micro_batches}
+            check_same_model(config, modules[0], equal, executor)
+            pool = pool_size(modules, executor, place, kv_slots, max_requests)
+            reports = load_together(
+                executor, lambda: _fill(modules, checkpoint, check_values, progress)
+            )
         finally:
             checkpoint.close()
-        runners = [Runner(module, pool, name, place) for module in modules]
-        limits = EngineLimits(pool, max_requests, prefill_chunk)
-        engine = Engine(executor, runners, config, limits)
+        stages = [
+            StageRunner(Runner(module, pool, name, place), ctx.group("pp"), pp_micro_batches)
+            for module, ctx in zip(modules, contexts, strict=True)
+        ]
+        engine = Engine(executor, stages, config, EngineLimits(pool, max_requests, prefill_chunk))
         seen.model = Model(config, checkpoint, engine, reports)
     return seen.model
 
@@ -137,11 +168,19 @@ def build(config: ModelConfig | Mapping[str, Any], ctx: BuildContext) -> Decoder
     return model_class(ModelConfig.from_dict(config, model_class.adapter), ctx)
 
 
-def load_weights(module: nn.Module, source: str | os.PathLike[str] | Weights) -> WeightReport:
+def load_weights(
+    module: nn.Module, source: str | os.PathLike[str] | Weights, *, check_values: bool = False
+) -> WeightReport:
     """Fill a built module from a directory, a file, an open source, or (name, tensor) pairs.
 
+    Args:
+        module: of ``build``.
+        source: of the weights.
+        check_values: look at every value for NaN and infinity, while it is copied.
+
     Raises:
-        CoverageError: anything missing, left over, doubled or of another shape.
+        CoverageError: anything missing, left over, doubled, of another shape, or of values that
+            no model has.
         InputError: the module is none of archzoo's.
     """
     if not isinstance(module, DecoderBase):
@@ -149,10 +188,10 @@ def load_weights(module: nn.Module, source: str | os.PathLike[str] | Weights) ->
             f"{type(module).__name__} is no archzoo model; build one with archzoo.build"
         )
     if not isinstance(source, str | os.PathLike):
-        return module.load_weights(source, _format_of(source))
+        return module.load_weights(source, format_of(source), check_values=check_values)
     opened = open_source(source)
     try:
-        return module.load_weights(opened, _format_of(opened))
+        return module.load_weights(opened, format_of(opened), check_values=check_values)
     finally:
         opened.close()
 
@@ -188,11 +227,19 @@ def _as_model(found: type) -> type[DecoderBase]:
 
 
 def _fill(
-    modules: Sequence[DecoderBase], checkpoint: Checkpoint, progress: LoadProgress | None
+    modules: Sequence[DecoderBase],
+    checkpoint: Checkpoint,
+    check_values: bool,
+    progress: LoadProgress | None,
 ) -> list[WeightReport]:
     """Load every local rank; the first one tells its progress."""
     return [
-        module.load_weights(checkpoint.source, checkpoint.format, progress if at == 0 else None)
+        module.load_weights(
+            checkpoint.source,
+            checkpoint.format,
+            progress if at == 0 else None,
+            check_values=check_values,
+        )
         for at, module in enumerate(modules)
     ]
 
@@ -207,9 +254,10 @@ def with_stored_head(
     """
     if not config.tie_word_embeddings or not issubclass(model_class, CausalLM):
         return config
-    names = name_map(model_class, checkpoint.format)
-    stored = {names.rename(name): name for name in checkpoint.source.infos()}
-    head, embedding = stored.get(_HEAD), stored.get(_EMBED)
+    infos = checkpoint.source.infos()
+    names = name_map(model_class, checkpoint.format).bound(infos)
+    stored = {names.rename(name): name for name in infos}
+    head, embedding = stored.get(HEAD_WEIGHT), stored.get(EMBEDDING_WEIGHT)
     if head is None or embedding is None:
         return config
     if source_tensors_equal(checkpoint.source, head, embedding):
@@ -223,29 +271,17 @@ def with_stored_head(
     return replace(config, tie_word_embeddings=False)
 
 
-def _build_all(
-    model_class: type[DecoderBase],
-    config: ModelConfig,
-    executor: Executor,
-    dtype: torch.dtype,
-    device: torch.device,
-    quant: QuantConfig,
-) -> list[DecoderBase]:
+def _contexts(
+    executor: Executor, dtype: torch.dtype, device: torch.device, **settings: Any
+) -> list[BuildContext]:
+    """Of each local rank."""
     return [
-        model_class(
-            config,
-            BuildContext.of(
-                executor.topology.at(rank),
-                communicators=executor.communicators(rank),
-                dtype=dtype,
-                device=device,
-                quant=quant,
-            ),
-        ).eval()
+        BuildContext.of(
+            executor.topology.at(rank),
+            communicators=executor.communicators(rank),
+            dtype=dtype,
+            device=device,
+            **settings,
+        )
         for rank in executor.ranks
     ]
-
-
-def _format_of(weights: object) -> str:
-    """Pairs from an iterator have Hugging Face names."""
-    return str(getattr(weights, "format", "hf"))

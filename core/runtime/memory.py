@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -83,7 +84,7 @@ def check_fits(
 
 
 def pool_size(
-    model: DecoderBase,
+    models: Sequence[DecoderBase],
     executor: Executor,
     device: torch.device,
     kv_slots: int | None,
@@ -92,7 +93,7 @@ def pool_size(
     """Room of each rank's pool, equal on all ranks.
 
     Args:
-        model: of one local rank.
+        models: of all local ranks; pipeline stages may cache different numbers of layers.
         executor: the ranks.
         device: where the pool will be.
         kv_slots: slots asked for; None for several contexts, within memory.
@@ -101,10 +102,11 @@ def pool_size(
     Raises:
         CapacityError: the slots asked for need more memory than there is.
     """
-    context = context_of(model.config)
-    per_slot = KVCacheLayout.of(model.attention_specs(), model.dtype).bytes_per_slot
+    context = context_of(models[0].config)
+    layouts = [KVCacheLayout.of(model.attention_specs(), model.dtype) for model in models]
+    per_slot = sum(layout.bytes_per_slot for layout in layouts)
     free = available_bytes(device)
-    here = max(1, per_slot * executor.ranks_in_memory)
+    here = max(1, per_slot * (executor.ranks_in_memory // len(models)))
     if kv_slots is None:
         wanted = DEFAULT_CONTEXTS * context
         slots = wanted if free is None else max(1, min(wanted, int(free * KV_SHARE) // here))

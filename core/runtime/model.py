@@ -13,15 +13,17 @@ from torch import Tensor
 from ..config import ModelConfig
 from ..errors import InputError
 from ..models import DecoderBase
-from ..weights import WeightReport
+from ..weights import UpdateMode, UpdateReport, WeightReport, Weights
 from .checkpoint import Checkpoint
 from .engine import Engine
+from .exporting import export_weights
 from .generation import GenerateResult, StreamChunk, generate_all, generate_stream
 from .prompts import Prompt, checked_ids, is_batch, is_chat, is_list
 from .request import Request, SamplingParams, check_prompt, integer, number
 from .scoring import PromptLogprobs, prompt_logits, prompt_logprobs, prompt_pooled
 from .stopping import stop_ids_of
 from .tokenizer import Tokenizer
+from .updating import UpdateOptions, update_weights
 
 
 class GenerateOptions(TypedDict, total=False):
@@ -121,7 +123,7 @@ class Model:
                 without a language-model head.
             CapacityError: the KV pool has no room.
         """
-        self.module.require("logits")
+        self._require("logits")
         chunk = _chunk(chunk_size)
         if is_batch(ids):
             return prompt_logits(self.engine, [self._ids(one) for one in ids], chunk)
@@ -149,7 +151,7 @@ class Model:
             InputError: an empty prompt, a start outside it, a temperature that is not positive,
                 top_k outside the vocabulary, a model without a language-model head.
         """
-        self.module.require("logprobs")
+        self._require("logprobs")
         vocab = self.config.vocab_size
         prompt = check_prompt(self.encode(ids), vocab)
         first = integer("start", start, 0, len(prompt))
@@ -182,7 +184,7 @@ class Model:
             InputError: an empty prompt, dimensions outside 1…D, or a classifier, which has scores
                 instead of vectors.
         """
-        self.module.require("embed")
+        self._require("embed")
         width = self.module.pooled_width
         cut = None if dimensions is None else integer("dimensions", dimensions, 1, width)
         ids = [self._ids(self.encode(one)) for one in _prompts(prompts)]
@@ -206,7 +208,7 @@ class Model:
         Raises:
             InputError: an empty prompt, or a model without such a head.
         """
-        self.module.require("classify")
+        self._require("classify")
         ids = [self._ids(self.encode(one, False)) for one in _prompts(prompts)]
         if not ids:
             return torch.empty(0, self.module.pooled_width)
@@ -264,7 +266,7 @@ class Model:
                 model without a language-model head.
             CapacityError: a request that could never fit the KV pool.
         """
-        self.module.require("generate")
+        self._require("generate")
         many = list(prompt) if is_batch(prompt) else [prompt]
         params = SamplingParams(max_new_tokens, **cast(dict[str, Any], options))
         requests = [self._request(cast(Prompt, one), params) for one in many]
@@ -272,6 +274,72 @@ class Model:
             return generate_stream(self.engine, requests)
         results = generate_all(self.engine, requests)
         return results if is_batch(prompt) else results[0]
+
+    def update_weights(
+        self,
+        pairs: Weights,
+        mode: UpdateMode = "partial",
+        atomic: bool = False,
+        *,
+        allow_partial_stacks: bool = False,
+        check_values: bool = False,
+    ) -> UpdateReport:
+        """Write new weights into the model while it stays loaded.
+
+        Names, shapes, dtypes and ties are checked on every rank before anything is written, and
+        derived state (tied heads, packed layouts) is made again. No prompt may be under way: its
+        cached keys and values would be the old weights'.
+
+        Args:
+            pairs: (checkpoint name, full tensor) in Hugging Face format, or an open source. They
+                are all taken before the first write.
+            mode: ``partial`` leaves parameters without a tensor as they are; ``full`` wants every
+                one, as a load does.
+            atomic: an error while writing puts the old weights back, bit for bit; costs the
+                memory of what is written over until the update ends. Without it, such an error
+                leaves a model that refuses to serve until a full update succeeds.
+            allow_partial_stacks: parts of a stacked parameter (q without k and v) may come alone.
+            check_values: look at every value for NaN and infinity first.
+
+        Returns:
+            What was touched.
+
+        Raises:
+            CoverageError: tensors that do not fit; half a stacked parameter; a tied head alone
+                (``untie`` first).
+            InputError: requests are under way, or an unknown mode.
+            SpoiltWeightsError: a partial update, and an earlier one had ended half-way.
+        """
+        options = UpdateOptions(mode, atomic, allow_partial_stacks, check_values)
+        found = update_weights(self.engine, pairs, options)
+        if mode == "full":
+            self.reports, self.report = found.reports, found.reports[0]
+        return found
+
+    def export_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights as (checkpoint name, full tensor), one at a time, in the loaded dtype.
+
+        Gathered over the ranks, padding cut, stacked parameters split unless the checkpoint
+        stored them fused; a tied head comes once. Under torchrun every process takes all of them.
+
+        Raises:
+            WeightError: the model was updated before the last tensor was taken.
+            SpoiltWeightsError: an update had ended half-way.
+        """
+        return export_weights(self.engine)
+
+    def untie(self) -> None:
+        """Give a head that is tied to the embedding storage of its own, with the same values.
+
+        From then on the two are updated and exported apart. Nothing happens where none is tied.
+
+        Raises:
+            SpoiltWeightsError: an update had ended half-way.
+        """
+        self.engine.require_weights()
+        for runner in self.engine.runners:
+            runner.module.untie()
+        self.config = self.module.config
 
     def encode(self, prompt: Prompt, add_generation_prompt: bool = True) -> Sequence[int]:
         """Token ids of any kind of prompt; ids come back as they are.
@@ -290,7 +358,7 @@ class Model:
         return cast(Sequence[int], prompt)
 
     def _request(self, prompt: Prompt, params: SamplingParams) -> Request:
-        seed = self.engine.executor.agree([params.seeded().seed or 0])[0]
+        seed = self.engine.executor.agree([[params.seeded().seed or 0]])[0][0]
         return Request(
             self.encode(prompt),
             replace(params, seed=seed),
@@ -303,6 +371,10 @@ class Model:
         """Ids that end an output: the config's, generation_config's and the tokenizer's."""
         own = stop_ids_of(self.config.eos_token_ids, self._checkpoint.stop_ids)
         return own | self.tokenizer.eos_token_ids if with_tokenizer else own
+
+    def _require(self, call: str) -> None:
+        self.engine.require_weights()
+        self.module.require(call)
 
     def _ids(self, ids: Any) -> list[int]:
         return checked_ids(ids, self.config.vocab_size)

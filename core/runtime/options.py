@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -23,27 +24,32 @@ DTYPES = {
 """Dtypes a model can run in, by name."""
 
 
-def sizes_of(topology: Topology | None, tp: int, pp: int, attn_dp: int, ep: int) -> Topology:
+def sizes_of(
+    topology: Topology | None,
+    tp: int,
+    pp: int,
+    attn_dp: int,
+    ep: int,
+    pp_layers: Sequence[int] | None = None,
+) -> Topology:
     """The topology asked for, refused where it is not served.
 
     Raises:
-        TopologyError: sizes beside a topology, or an axis other than tp.
+        TopologyError: sizes beside a topology, or experts asked to be split.
     """
     if topology is None:
-        sizes = Topology(tp=tp, pp=pp, attn_dp=attn_dp, ep=ep)
-    elif (tp, pp, attn_dp, ep) == (1, 1, 1, 1):
+        sizes = Topology(tp=tp, pp=pp, attn_dp=attn_dp, ep=ep, pp_layers=pp_layers)
+    elif (tp, pp, attn_dp, ep, pp_layers) == (1, 1, 1, 1, None):
         sizes = topology
     else:
         raise TopologyError(
-            f"{topology} was given beside tp={tp}, pp={pp}, attn_dp={attn_dp}, ep={ep}; "
-            "give the topology or the sizes"
+            f"{topology} was given beside tp={tp}, pp={pp}, attn_dp={attn_dp}, ep={ep}, "
+            f"pp_layers={pp_layers}; give the topology or the sizes"
         )
-    for name in ("pp", "attn_dp", "ep"):
-        value = getattr(sizes, name)
-        if value != 1:
-            raise TopologyError(
-                f"{name}={value}: only tensor parallelism is served in this version; use tp"
-            )
+    if sizes.ep != 1:
+        raise TopologyError(
+            f"ep={sizes.ep}: no model here has experts to split; use tp, pp and attn_dp"
+        )
     return sizes
 
 
@@ -66,14 +72,24 @@ def check_methods(quantization: str | None, backend: str, compile: Literal["auto
         raise InputError(f"compile={compile!r} must be 'auto', True or False")
 
 
-def check_room(kv_slots: int | None, max_requests: int, prefill_chunk: int | None) -> None:
+def check_room(
+    kv_slots: int | None,
+    max_requests: int,
+    prefill_chunk: int | None,
+    pp_micro_batches: int | None,
+) -> None:
     """Refuse sizes of the engine that cannot be.
 
     Raises:
         InputError: which, and its range.
     """
     integer("max_requests", max_requests, 1)
-    for name, value in (("kv_slots", kv_slots), ("prefill_chunk", prefill_chunk)):
+    optional = {
+        "kv_slots": kv_slots,
+        "prefill_chunk": prefill_chunk,
+        "pp_micro_batches": pp_micro_batches,
+    }
+    for name, value in optional.items():
         if value is not None:
             integer(name, value, 1)
 

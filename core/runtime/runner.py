@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..attention import make_backend
 from ..forward import (
@@ -20,8 +21,9 @@ from ..forward import (
     RequestRows,
     TokenRows,
 )
-from ..layers import LogitsProcessorOutput
-from ..models import DecoderBase
+from ..layers import LogitsProcessorOutput, PoolingType
+from ..models import DecoderBase, PPProxyTensors
+from ..parallel.rows import GroupRows
 from .scheduler import Step
 
 
@@ -42,7 +44,7 @@ class PoolSize:
 
 @dataclass(frozen=True)
 class Logprobs:
-    """Input log-probabilities wanted of a step, as plain numbers; see LogprobRequest."""
+    """Input log-probabilities wanted of a step, as plain numbers, rows ascending; see LogprobRequest."""
 
     rows: Sequence[int]
     targets: Sequence[int]
@@ -56,7 +58,7 @@ class Wanted:
     """What a step is to give back, as plain numbers.
 
     Args:
-        sample_rows: rows whose logits are wanted; None for every row.
+        sample_rows: rows whose logits are wanted, ascending; None for every row.
         logprobs: input log-probabilities, or None.
         pooling: pooled rows (vectors, or scores of a classifier) instead of logits, or None.
     """
@@ -91,22 +93,48 @@ class Runner:
         self.pool = KVPool(layout, size.slots, size.requests, size.context, device)
         self.backend = make_backend(backend, self.pool)
         module.bind(self.backend)
+        self.group_index = module.model.stack.group_index
         self._reads_known_lens = module.model.needs_known_lens
 
-    def forward(self, step: Step, wanted: Wanted) -> LogitsProcessorOutput:
-        """Run one step; rows are laid out as the step says."""
+    def rows(self, steps: Sequence[Step], wanted: Sequence[Wanted]) -> GroupRows:
+        """Rows of every attention group in one forward, laid out as is cheapest.
+
+        Args:
+            steps, wanted: of each group.
+        """
+        counts = tuple(len(step.input_ids) for step in steps)
+        selected = tuple(map(self._num_selected, steps, wanted))
+        return self.module.model.stack.book.rows(counts, selected)
+
+    def forward(
+        self, step: Step, wanted: Wanted, rows: GroupRows, proxies: PPProxyTensors | None = None
+    ) -> LogitsProcessorOutput | PPProxyTensors:
+        """Run one step; rows are laid out as the step says, padding behind them.
+
+        Args:
+            step, wanted: what to compute and give back.
+            rows: of every attention group.
+            proxies: what the pipeline stage before gave; None on the first stage.
+
+        Returns:
+            The output, or before the last stage what the next one takes.
+        """
+        padding = self.module.model.stack.own_rows(rows) - len(step.input_ids)
         positions = self._tensor(step.positions)
-        batch = self._batch(step, positions, wanted)
+        batch = self._batch(step, positions, wanted, rows, padding)
         batch.plan = self.backend.plan(batch)
-        output: LogitsProcessorOutput = self.module(
-            self._tensor(step.input_ids),
-            positions,
+        output: LogitsProcessorOutput | PPProxyTensors = self.module(
+            self._tensor(step.input_ids, padding) if proxies is None else None,
+            F.pad(positions, (0, padding)) if padding else positions,
             batch,
             get_embedding=wanted.pooling is not None,
+            pp_proxy_tensors=proxies,
         )
         return output
 
-    def _batch(self, step: Step, positions: Tensor, wanted: Wanted) -> ForwardBatch:
+    def _batch(
+        self, step: Step, positions: Tensor, wanted: Wanted, rows: GroupRows, padding: int
+    ) -> ForwardBatch:
         slots = self._tensor(step.new_slots)
         requests = RequestRows.of(
             step.req_pool_indices,
@@ -118,14 +146,24 @@ class Runner:
         if step.mode is not ForwardMode.DECODE:
             table_rows = table_rows.repeat_interleave(requests.extend_seq_lens)
         self.pool.req_to_token[table_rows, positions] = slots
-        rows = len(step.input_ids)
+        real = len(step.input_ids)
         return ForwardBatch(
             self.backend,
             step.mode,
-            TokenRows(rows, rows, slots, self._known_lens(step)),
+            TokenRows(real + padding, real, slots, self._known_lens(step, padding)),
             requests,
             self._outputs(step, wanted),
+            parallel=rows,
         )
+
+    def _num_selected(self, step: Step, wanted: Wanted) -> int:
+        """Rows of a step that leave the model."""
+        rows, pooling = len(step.input_ids), wanted.pooling
+        if pooling is not None:
+            whole = self.module.pooler.pooling is PoolingType.MEAN
+            return rows if whole else len(pooling.requests)
+        sampled = rows if wanted.sample_rows is None else len(wanted.sample_rows)
+        return sampled + (0 if wanted.logprobs is None else len(wanted.logprobs.rows))
 
     def _outputs(self, step: Step, wanted: Wanted) -> OutputRows:
         rows = wanted.sample_rows
@@ -145,8 +183,9 @@ class Runner:
             wanted.pooling,
         )
 
-    def _known_lens(self, step: Step) -> Tensor | None:
-        return self._tensor(step.known_lens) if self._reads_known_lens else None
+    def _known_lens(self, step: Step, padding: int) -> Tensor | None:
+        return self._tensor(step.known_lens, padding) if self._reads_known_lens else None
 
-    def _tensor(self, numbers: Sequence[int]) -> Tensor:
-        return torch.tensor(numbers, dtype=torch.int64, device=self.device)
+    def _tensor(self, numbers: Sequence[int], padding: int = 0) -> Tensor:
+        padded = [*numbers, *[0] * padding] if padding else numbers
+        return torch.tensor(padded, dtype=torch.int64, device=self.device)

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from itertools import count as numbers
 
 from ..errors import CapacityError, InputError
 from ..forward import ForwardMode
@@ -72,6 +73,11 @@ class Step:
         return [end - 1 for end, wanted in zip(ends, self.samples, strict=True) if wanted]
 
 
+def idle_step() -> Step:
+    """No rows: the ranks of an attention group only take part in collectives."""
+    return Step(ForwardMode.IDLE)
+
+
 class Scheduler:
     """Takes requests in, gives steps out, takes sampled tokens in.
 
@@ -83,6 +89,7 @@ class Scheduler:
         max_context: tokens of the longest sequence.
         prefill_chunk: prompt tokens of one request in one step at most; None for no such limit.
         max_batch_tokens: rows of one step at most.
+        ids: numbers for requests, shared with other schedulers; 0, 1, 2, … when None.
 
     Raises:
         InputError: a limit below 1, or fewer rows than requests.
@@ -95,6 +102,7 @@ class Scheduler:
         max_context: int,
         prefill_chunk: int | None,
         max_batch_tokens: int,
+        ids: Iterator[int] | None = None,
     ) -> None:
         """No request yet."""
         chunk = max_batch_tokens if prefill_chunk is None else prefill_chunk
@@ -112,7 +120,7 @@ class Scheduler:
         self._running: list[Request] = []
         self._in_step: list[Request] = []
         self._step: Step | None = None
-        self._next_id = 0
+        self._ids = numbers() if ids is None else ids
 
     @property
     def waiting(self) -> tuple[Request, ...]:
@@ -139,8 +147,7 @@ class Scheduler:
         if request.request_id >= 0:
             raise InputError(f"{request!r} was added before; make a new Request for each prompt")
         request.limit = self._limit(request)
-        request.request_id = self._next_id
-        self._next_id += 1
+        request.request_id = next(self._ids)
         self._waiting.append(request)
         return request
 

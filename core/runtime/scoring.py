@@ -42,11 +42,12 @@ def prompt_logits(engine: Engine, prompts: Prompts, chunk_size: int | None) -> l
         texts = [prompts[at] for at in group]
         with engine.scoring([len(ids) for ids in texts]) as scoring:
             for start, stop in _chunks(texts, chunk_size):
-                output = scoring.forward(texts, start, stop, Wanted())
-                assert output.next_token_logits is not None
-                parts = torch.split(output.next_token_logits, _part_lens(texts, start, stop))
-                for at, part in zip(group, parts, strict=True):
-                    pieces[at].append(part)
+                for members, output in scoring.forward(texts, start, stop, lambda _: Wanted()):
+                    assert output.next_token_logits is not None
+                    lens = [len(texts[at][start:stop]) for at in members]
+                    parts = torch.split(output.next_token_logits, lens)
+                    for at, part in zip(members, parts, strict=True):
+                        pieces[group[at]].append(part)
     empty = torch.empty(0, engine.config.vocab_size, dtype=wide)
     # Copies: what a forward returns is a view, and an inference tensor.
     return [torch.cat(parts or [empty]) for parts in pieces]
@@ -71,16 +72,18 @@ def prompt_logprobs(
     with engine.scoring([count]) as scoring:
         for begin, end in _chunks([ids], chunk_size):
             rows = range(max(begin, first - 1), min(end, count - 1))
-            wanted = Wanted(
-                sample_rows=(),
-                logprobs=Logprobs(
-                    [row - begin for row in rows],
-                    [ids[row + 1] for row in rows],
+
+            def want(members: Sequence[int], rows: range = rows, begin: int = begin) -> Wanted:
+                here = rows if members else ()
+                logprobs = Logprobs(
+                    [row - begin for row in here],
+                    [ids[row + 1] for row in here],
                     top_k,
                     temperature=temperature,
-                ),
-            )
-            output = scoring.forward([ids], begin, end, wanted)
+                )
+                return Wanted(sample_rows=(), logprobs=logprobs)
+
+            _, output = scoring.forward([ids], begin, end, want)[0]
             assert output.input_logprobs is not None
             parts.append(output.input_logprobs)
     return _joined(list(ids), first, top_k, parts)
@@ -105,13 +108,17 @@ def prompt_pooled(
         texts = [prompts[at] for at in group]
         with engine.scoring([len(ids) for ids in texts]) as scoring:
             for start, stop in _chunks(texts, chunk_size):
-                here = [at for at, ids in enumerate(texts) if len(ids) > start]
-                ending = [n for n, at in enumerate(here) if len(texts[at]) <= stop]
-                pooling = PoolingRequest(tuple(ending), dimensions, normalize)
-                output = scoring.forward(texts, start, stop, Wanted(pooling=pooling))
-                assert output.pooled is not None
-                done = [group[here[n]] for n in ending]
-                rows.update(zip(done, output.pooled.unbind(0), strict=True))
+
+                def want(
+                    members: Sequence[int], texts: Prompts = texts, stop: int = stop
+                ) -> Wanted:
+                    ending = tuple(n for n, at in enumerate(members) if len(texts[at]) <= stop)
+                    return Wanted(pooling=PoolingRequest(ending, dimensions, normalize))
+
+                for members, output in scoring.forward(texts, start, stop, want):
+                    assert output.pooled is not None
+                    done = [group[at] for at in members if len(texts[at]) <= stop]
+                    rows.update(zip(done, output.pooled.unbind(0), strict=True))
     return torch.stack([rows[at] for at in range(len(prompts))])
 
 
@@ -155,7 +162,3 @@ def _chunks(prompts: Prompts, chunk_size: int | None) -> Iterator[tuple[int, int
     longest = max((len(ids) for ids in prompts), default=0)
     size = chunk_size or max(longest, 1)
     return ((start, start + size) for start in range(0, longest, size))
-
-
-def _part_lens(prompts: Prompts, start: int, stop: int) -> list[int]:
-    return [len(ids[start:stop]) for ids in prompts]

@@ -2,7 +2,8 @@
 
 Order of preference: ``model.safetensors``, ``model.safetensors.index.json`` (as transformers),
 another single index, another single safetensors file, a complete set of ``NAME-00001-of-0000N``
-shards, a single GGUF file. Suffixes may be in upper case. Pickles are never read.
+shards, a single GGUF model (one file or a split set). Suffixes may be in upper case. Pickles are
+never read, and no link is followed out of the directory.
 """
 
 from __future__ import annotations
@@ -10,17 +11,21 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
 
 from ..errors import CheckpointFileError
+from .file_checks import mistaken_for, once
+from .gguf_split import split_set
 
 INDEX_SUFFIX = ".safetensors.index.json"
 TENSORS_SUFFIX = ".safetensors"
 GGUF_SUFFIX = ".gguf"
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+_MOST_INDEX_BYTES = 64 << 20
+"""A model of 200000 tensors has an index of about 24 MB."""
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors")
 
 
@@ -43,17 +48,21 @@ def checkpoint_files(directory: Path) -> CheckpointFiles:
     """The checkpoint in a directory.
 
     Raises:
-        CheckpointFileError: none there, only pickles, an ambiguous set, a missing shard, or an
-            index that is broken or points outside.
+        CheckpointFileError: none there, only pickles, an ambiguous set, a missing shard, an index
+            that is broken or points outside, or a link that leads outside.
     """
     names = sorted(path.name for path in directory.iterdir())
     main = _main_file(directory, names)
     if main is None:
         chosen = _shards_without_index(directory, names)
     elif has_suffix(main, INDEX_SUFFIX):
+        _keep_inside(directory, [main])
         chosen = read_index(directory / main)
     else:
-        chosen = CheckpointFiles((directory / main,))
+        parts = split_set(main) or (main,)
+        chosen = CheckpointFiles(tuple(directory / name for name in parts))
+    if chosen.index is None:
+        _keep_inside(directory, [path.name for path in chosen.files])
     return CheckpointFiles(
         chosen.files, chosen.index, chosen.notes + _left_aside(directory, names, chosen, main)
     )
@@ -66,12 +75,15 @@ def has_suffix(name: str, *suffixes: str) -> bool:
 
 def refuse_pickle(path: Path) -> CheckpointFileError:
     """The error for a checkpoint that exists as a pickle only."""
-    folder = path.parent
+    folder = str(path.parent)
+    script = (
+        "from transformers import AutoModelForCausalLM as M; "
+        f"M.from_pretrained({folder!r}).save_pretrained({folder + '-safetensors'!r})"
+    )
     return CheckpointFileError(
         str(path),
-        "is a pickle, which can run code when read, so it is not; convert it: python -c "
-        '"from transformers import AutoModelForCausalLM as M; '
-        f"M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\"",
+        "is a pickle, which can run code when read, so it is not; convert it where you trust its "
+        f"author: python -c {shlex.quote(script)}",
     )
 
 
@@ -84,12 +96,18 @@ def _main_file(directory: Path, names: list[str]) -> str | None:
     tensors = [name for name in names if has_suffix(name, TENSORS_SUFFIX)]
     plain = [name for name in tensors if not name.startswith("consolidated")]
     ggufs = [name for name in names if has_suffix(name, GGUF_SUFFIX)]
-    for group in (indexes, plain or tensors, [] if tensors else ggufs):
+    for group in (indexes, plain or tensors, [] if tensors else gguf_choices(ggufs)):
         if len(group) == 1:
             return group[0]
     if tensors and len(indexes) < 2:
         return None
     raise _nothing_to_read(directory, names, indexes or ggufs)
+
+
+def gguf_choices(names: list[str]) -> list[str]:
+    """The GGUF models among file names: a split model counts once, by one of its parts."""
+    models = {split_set(name) or (name,): name for name in sorted(names, reverse=True)}
+    return sorted(models.values())
 
 
 def several_checkpoints(directory: Path, names: list[str]) -> CheckpointFileError:
@@ -151,9 +169,12 @@ def read_index(path: Path) -> CheckpointFiles:
 
 def _weight_map(path: Path) -> dict[str, str]:
     try:
-        data = json.loads(path.read_bytes(), object_pairs_hook=_once)
+        if (size := path.stat().st_size) > _MOST_INDEX_BYTES:
+            raise ValueError(f"{size} bytes, at most {_MOST_INDEX_BYTES} are read")
+        data = json.loads(path.read_bytes(), object_pairs_hook=once)
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointFileError(str(path), f"is not a readable JSON index ({error})") from error
+        problem = mistaken_for(path) or f"is not a readable JSON index ({error})"
+        raise CheckpointFileError(str(path), problem) from error
     found = data.get("weight_map") if isinstance(data, dict) else None
     if not isinstance(found, dict) or not found:
         raise CheckpointFileError(
@@ -161,25 +182,14 @@ def _weight_map(path: Path) -> dict[str, str]:
         )
     for name, entry in found.items():
         if not isinstance(entry, str):
-            raise CheckpointFileError(str(path), f"maps {name!r} to {entry!r}, not to a file name")
+            raise CheckpointFileError(
+                str(path), f"maps {name[:80]!r} to {str(entry)[:80]!r}, not to a file name"
+            )
     return found
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object whose keys come once each."""
-    out: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in out:
-            raise ValueError(f"key {key!r} comes twice")
-        out[key] = value
-    return out
-
-
 def _inside(index: Path, entry: str) -> Path:
-    """The file an index entry names, if it lies in the checkpoint's own directory.
-
-    A link may lead into the ``blobs`` of the same Hugging Face cache entry, nowhere else.
-    """
+    """The file an index entry names, if it lies in the checkpoint's own directory."""
     home = Path(os.path.realpath(index.parent))
     if not _is_relative_name(entry):
         raise CheckpointFileError(
@@ -188,12 +198,22 @@ def _inside(index: Path, entry: str) -> Path:
             "only name files of its own checkpoint",
         )
     path = home / entry
-    _refuse_links_out(home, path, index.name)
+    _refuse_links_out(home, path, f"the checkpoint whose {index.name} names it")
     return path
 
 
-def _refuse_links_out(home: Path, path: Path, index: str) -> None:
-    """Refuse a path below ``home`` on which a link leads out of the checkpoint."""
+def _keep_inside(directory: Path, names: list[str]) -> None:
+    """Refuse links of the directory itself that lead out of it."""
+    home = Path(os.path.realpath(directory))
+    for name in names:
+        _refuse_links_out(home, home / name, "the checkpoint directory it lies in")
+
+
+def _refuse_links_out(home: Path, path: Path, checkpoint: str) -> None:
+    """Refuse a path below ``home`` on which a link leads out of the checkpoint.
+
+    A link may lead into the ``blobs`` of the same Hugging Face cache entry, nowhere else.
+    """
     blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
 
     def leads_out(at: Path) -> bool:
@@ -206,7 +226,7 @@ def _refuse_links_out(home: Path, path: Path, index: str) -> None:
     link = next(at for at in below if leads_out(at))
     raise CheckpointFileError(
         str(link),
-        f"is a link to {os.path.realpath(link)}, outside the checkpoint whose {index} names it; "
+        f"is a link to {os.path.realpath(link)}, outside {checkpoint}; "
         "refused: put a copy of the file in place of the link, or give the directory that really "
         f"holds the checkpoint, such as {os.path.dirname(os.path.realpath(path))}",
     )

@@ -12,7 +12,8 @@ class Findings:
     """Collects the one fate of every checkpoint tensor, and the faults.
 
     Attributes:
-        fates: checkpoint tensor -> ``loaded``, ``tied``, ``skipped`` or a fault kind.
+        fates: checkpoint tensor -> ``loaded``, ``tied``, ``skipped``, ``elsewhere`` or a fault
+            kind.
         tied: parameter or tensor -> the parameter it shares elements with.
         derived: optional parameters that were left out.
     """
@@ -23,6 +24,8 @@ class Findings:
         self.tied: dict[str, str] = {}
         self.derived: list[str] = []
         self._skipped: dict[str, list[str]] = {}
+        self._reasons: dict[str, str] = {}
+        self._notes: list[str] = []
         self._converted: Counter[str] = Counter()
         self._faults: dict[str, list[Fault]] = {kind: [] for kind in FAULT_KINDS}
 
@@ -35,10 +38,19 @@ class Findings:
         """The tensor is written (maybe into several parameters)."""
         self.fates.setdefault(tensor, "loaded")
 
-    def skip(self, tensor: str, rule: str) -> None:
-        """The tensor is left out by a rule."""
+    def skip(self, tensor: str, rule: str, why: str) -> None:
+        """The tensor is left out by a rule, for a reason."""
         self.fates[tensor] = "skipped"
         self._skipped.setdefault(rule, []).append(tensor)
+        self._reasons[rule] = why
+
+    def note(self, text: str) -> None:
+        """Something the plan found out that a reader of the report should know."""
+        self._notes.append(text)
+
+    def elsewhere(self, tensor: str) -> None:
+        """The tensor is for a module that another pipeline stage holds."""
+        self.fates[tensor] = "elsewhere"
 
     def rule_of(self, tensor: str) -> str | None:
         """The rule that left a tensor out, or None."""
@@ -46,14 +58,14 @@ class Findings:
             return None
         return next(rule for rule, names in self._skipped.items() if tensor in names)
 
-    def tensor_fault(self, kind: str, tensor: str, text: str) -> None:
+    def tensor_fault(self, kind: str, tensor: str, text: str, status: str = "") -> None:
         """A checkpoint tensor is wrong; that is its fate."""
         self.fates[tensor] = kind
-        self._faults[kind].append(Fault(tensor, text))
+        self._faults[kind].append(Fault(tensor, text, status or kind))
 
     def parameter_fault(self, kind: str, parameter: str, text: str) -> None:
         """A parameter is wrong."""
-        self._faults[kind].append(Fault(parameter, text))
+        self._faults[kind].append(Fault(parameter, text, kind))
 
     def converted(self, change: str) -> None:
         """One more tensor changes its float width."""
@@ -77,10 +89,12 @@ class Findings:
             tied=dict(self.tied),
             derived=tuple(self.derived),
             skipped={rule: tuple(names) for rule, names in self._skipped.items()},
+            skip_reasons=dict(self._reasons),
             converted=dict(self._converted),
-            notes=tuple(notes),
+            notes=(*notes, *self._notes),
             parameter_names=tuple(parameter_names),
             bytes_read=bytes_read,
             seconds=seconds,
+            elsewhere=tuple(name for name, fate in self.fates.items() if fate == "elsewhere"),
             **faults,
         )

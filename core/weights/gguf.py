@@ -1,4 +1,4 @@
-"""WeightSource over a GGUF file: dequantised on read, rows in Hugging Face order."""
+"""WeightSource over a GGUF model: dequantised on read, rows in Hugging Face order."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from torch import Tensor
 
 from ..config.gguf import ROPE_DIVISORS
 from ..parallel import Box, box_slices, whole
-from .gguf_file import GGUFFile, GGUFTensor, require_gguf
+from .gguf_file import GGUFFile
 from .gguf_names import GGUF_INTERLEAVED_QK
+from .gguf_parser import GGUFPart, GGUFTensor, broken, require_gguf
 from .source import TensorInfo
 
 __all__ = ["GGUFFile", "GGUFSource", "GGUFTensor"]
@@ -24,7 +25,7 @@ _CHUNK = 1 << 18
 
 
 class GGUFSource:
-    """Tensors of a GGUF file under their GGUF names, as float32.
+    """Tensors of a GGUF model under their GGUF names, as float32.
 
     A box costs its own rows and blocks only. Two things that llama.cpp's converter did are dealt
     with here, because they belong to the format and not to a model: rows of attn_q and attn_k go
@@ -42,8 +43,8 @@ class GGUFSource:
         notes: what was left out; nothing here.
 
     Raises:
-        CheckpointFileError: the file is broken, one part of several, of an architecture whose
-            row order is not known, or holds a type that cannot be dequantised.
+        CheckpointFileError: the file is broken, a part of it is missing, it is of an architecture
+            whose row order is not known, or holds a type that cannot be dequantised.
     """
 
     format = "gguf"
@@ -53,23 +54,19 @@ class GGUFSource:
     ) -> None:
         """Check the header and map the file."""
         self.file = file if isinstance(file, GGUFFile) else GGUFFile(file)
-        parts = self.file.get("split.count", int) or 1
-        if parts > 1:
-            raise self.file.broken(
-                f"is one of {parts} parts; join them with llama.cpp's gguf-split --merge"
-            )
-        self.description = f"GGUF file {self.file.path.name}"
+        parts = len(self.file.parts)
+        more = f" and {parts - 1} more" if parts > 1 else ""
+        self.description = f"GGUF file {self.file.path.name}{more}"
         self.notes: tuple[str, ...] = ()
         self._head_size = _interleaved_heads(self.file)
         self._check_types()
-        self._memory: NDArray[np.uint8] | None = self._map()
+        self._memory = {part.path: _map(part) for part in self.file.parts}
         self.rope_divisors = self._read_divisors(accept_rope_divisors)
 
     def infos(self) -> Mapping[str, TensorInfo]:
         """Name, shape, dtype and file of every tensor."""
-        file = str(self.file.path)
         return {
-            tensor.name: TensorInfo(tensor.name, tensor.shape, torch.float32, file)
+            tensor.name: TensorInfo(tensor.name, tensor.shape, torch.float32, str(tensor.path))
             for tensor in self.file.tensors.values()
         }
 
@@ -93,17 +90,8 @@ class GGUFSource:
         return torch.from_numpy(ordered[start - first * size : stop - first * size])
 
     def close(self) -> None:
-        """Let the mapping go; tensors already handed out stay valid."""
-        self._memory = None
-
-    def _map(self) -> NDArray[np.uint8]:
-        """The file's bytes. Copy-on-write: torch wants writable memory, the file stays as it is."""
-        memory = np.memmap(self.file.path, np.uint8, "c")
-        if memory.size != self.file.size:
-            raise self.file.broken(
-                f"has {memory.size} bytes now and had {self.file.size} when its header was read"
-            )
-        return memory.view(np.ndarray)
+        """Let the mappings go; tensors already handed out stay valid."""
+        self._memory = {}
 
     def _check_types(self) -> None:
         """Refuse types that nothing can turn into floats, before any byte is read."""
@@ -133,7 +121,8 @@ class GGUFSource:
 
     def _stored(self, tensor: GGUFTensor, box: Box) -> Tensor:
         """A box in the file's own row order; only blocks that it touches are dequantised."""
-        if self._memory is None:
+        memory = self._memory.get(tensor.path)
+        if memory is None:
             raise self.file.broken(f"was closed, {tensor.name} cannot be read any more")
         shape = tuple(stop - start for start, stop in box)
         if 0 in shape:
@@ -144,7 +133,7 @@ class GGUFSource:
         top, bottom = box[0] if lead else (0, 1)
         left, right = box[-1] if box else (0, 1)
         first, last = left // block, -(-right // block)
-        raw = self._memory[tensor.start : tensor.start + tensor.nbytes]
+        raw = memory[tensor.start : tensor.start + tensor.nbytes]
         table = raw.reshape(prod(lead), width // block * size)
         cut = table[top * inner : bottom * inner, first * size : last * size]
         values = _dequantise(cut, tensor)[:, left - first * block : right - first * block]
@@ -152,6 +141,17 @@ class GGUFSource:
             return values.reshape(shape)
         values = values.reshape(bottom - top, *lead[1:], right - left)
         return values[(slice(None), *box_slices(box[1:-1]))]
+
+
+def _map(part: GGUFPart) -> NDArray[np.uint8]:
+    """A file's bytes. Copy-on-write: torch wants writable memory, the file stays as it is."""
+    memory = np.memmap(part.path, np.uint8, "c")
+    if memory.size != part.size:
+        raise broken(
+            part.path,
+            f"has {memory.size} bytes now and had {part.size} when its header was read",
+        )
+    return memory.view(np.ndarray)
 
 
 def _interleaved_heads(file: GGUFFile) -> dict[str, int]:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import TypeGuard, cast
 
 from torch import Tensor, nn
 
 from ..errors import WeightError
-from .execution import Execution, Progress
-from .parameters import ParameterTable
+from .execution import Extent, Progress
+from .filling import Filling
+from .parameters import ParameterTable, self_loading
 from .plan import LoadPlan, Planner
 from .remap import NameMap
 from .report import WeightReport
 from .skip_rules import argument_rules
 from .source import IterableSource, TensorInfo, WeightSource, source_tensors_equal
 from .ties import Ties
+from .update import Partial, PartialPlanner
 
 Weights = WeightSource | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
 """What can be loaded from: an open source, a state dict, or (name, tensor) pairs."""
@@ -25,9 +26,9 @@ Weights = WeightSource | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
 class AutoWeightsLoader:
     """Fills a model from a checkpoint, or says exactly why it cannot.
 
-    Every checkpoint tensor ends loaded, tied, skipped by a named rule, or in a fault; every
-    parameter element is written exactly once. All that headers can show is checked before the
-    first write, so a refused checkpoint leaves the model untouched.
+    Every checkpoint tensor ends loaded, tied, skipped by a named rule, left to another pipeline
+    stage, or in a fault; every parameter element is written exactly once. All that headers can
+    show is checked before the first write, so a refused checkpoint leaves the model untouched.
 
     A submodule with a ``load_weights(weights)`` of its own is handed the full tensors under its
     prefix, as (relative name, tensor), and returns the names of the parameters it wrote (or a
@@ -67,7 +68,7 @@ class AutoWeightsLoader:
             *argument_rules("skip_substrs", skip_substrs),
             *argument_rules("ignore_unexpected_suffixes", ignore_unexpected_suffixes),
         )
-        self._delegates = _self_loading(model)
+        self._delegates = self_loading(model)
 
     def plan(self, infos: Mapping[str, TensorInfo], mapper: NameMap | None = None) -> LoadPlan:
         """Where everything would go. Reads no tensor; the model may be on ``meta``."""
@@ -79,6 +80,8 @@ class AutoWeightsLoader:
         weights: Weights,
         mapper: NameMap | None = None,
         progress: Progress | None = None,
+        *,
+        check_values: bool = False,
     ) -> WeightReport:
         """Fill the model.
 
@@ -86,37 +89,66 @@ class AutoWeightsLoader:
             weights: an open source (stays open), or (name, tensor) pairs.
             mapper: name rules for this load instead of the loader's.
             progress: called with (bytes done, bytes to do) of this rank.
+            check_values: look at every value for NaN and infinity; without it, a few rows of each
+                matrix show whether all of it is NaN or zero.
 
         Returns:
             The report, without faults.
 
         Raises:
             CoverageError: anything missing, partial, unexpected, duplicate, of another shape or
-                kind, or tied and different; carries the report.
+                kind, tied and different, or of values that no model has; carries the report.
             WeightError: the model is on ``meta``, or a source breaks its own word.
         """
-        started = time.perf_counter()
-        source = _as_source(weights)
-        plan = self.plan(source.infos(), mapper)
+        return self.prepare(weights, mapper, check_values=check_values).write(progress)
+
+    def prepare(
+        self,
+        weights: Weights,
+        mapper: NameMap | None = None,
+        *,
+        partial: Partial | None = None,
+        check_values: bool = False,
+    ) -> Filling:
+        """Plan a load, or a partial update, and check all that headers show; nothing is written.
+
+        Args:
+            weights, mapper, check_values: as in ``load_weights``.
+            partial: only parameters that tensors come for are written; what may come in part.
+
+        Raises:
+            CoverageError: as ``load_weights``, but for values.
+        """
+        source, names = as_source(weights), mapper or self._names
+        arguments = (self._table, names, self._ties, self._skips, self._delegates)
+        if partial is None:
+            plan = Planner(*arguments).plan(source.infos())
+            modules = tuple(self._model.modules())
+            extent = Extent(frozenset(self._table), modules, self._delegates)
+        else:
+            planner = PartialPlanner(*arguments, partial)
+            plan = planner.plan(source.infos())
+            extent = self._touched(plan, frozenset(planner.halves))
         _check_ties(source, plan)
-        run = Execution(self._model, self._table, source, plan)
-        if not plan.findings.any_fault:
-            run.write(progress)
-            run.delegate(self._delegates)
-            run.prove()
-        report = plan.findings.report(
-            source.description,
-            source.notes,
-            run.parameter_names,
-            run.bytes_read,
-            time.perf_counter() - started,
-        )
-        report.raise_for_faults()
-        run.process_weights()
-        return report
+        return Filling(self._model, self._table, source, plan, extent, check_values)
+
+    def _touched(self, plan: LoadPlan, halves: frozenset[str]) -> Extent:
+        """What a partial plan writes, with the modules that share or derive from it."""
+        given = plan.delegated
+        delegates = {prefix: each for prefix, each in self._delegates.items() if given[prefix]}
+        names = {placement.parameter for placement in plan.placements}
+        prefixes = tuple(f"{prefix}." for prefix in delegates)
+        names.update(name for name in self._table if name.startswith(prefixes))
+        modules = self._table.owners(names)
+        return Extent(frozenset(names), modules, delegates, whole=False, halves=halves)
 
 
-def _as_source(weights: Weights) -> WeightSource:
+def as_source(weights: Weights) -> WeightSource:
+    """An open source as it is; pairs, taken all at once.
+
+    Raises:
+        WeightError: neither.
+    """
     if _is_source(weights):
         return weights
     if isinstance(weights, Mapping):
@@ -128,18 +160,13 @@ def _as_source(weights: Weights) -> WeightSource:
     )
 
 
+def format_of(weights: object) -> str:
+    """How names are spelled, a key of the name rules; pairs have Hugging Face names."""
+    return str(getattr(weights, "format", "hf"))
+
+
 def _is_source(weights: object) -> TypeGuard[WeightSource]:
     return all(callable(getattr(weights, name, None)) for name in ("infos", "read"))
-
-
-def _self_loading(model: nn.Module) -> dict[str, nn.Module]:
-    """Outermost submodules that load themselves, by prefix."""
-    found: dict[str, nn.Module] = {}
-    for name, module in model.named_modules():
-        inside = any(name.startswith(f"{prefix}.") for prefix in found)
-        if name and not inside and callable(getattr(module, "load_weights", None)):
-            found[name] = module
-    return found
 
 
 def _check_ties(source: WeightSource, plan: LoadPlan) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import torch
+
 from ..errors import ShapeError, WeightError, WeightShapeError
 from ..parallel import Piece, Segment, ShardId, box_numel
 from .conversion import conversion, dtype_problem
@@ -47,16 +49,18 @@ class LoadPlan:
             own ``load_weights`` takes.
         tie_checks: stored tensors that must be equal.
         findings: fates and faults so far.
+        names: the name rules as this checkpoint uses them; they give its names back.
     """
 
     placements: list[Placement] = field(default_factory=list)
     delegated: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     tie_checks: list[TieCheck] = field(default_factory=list)
     findings: Findings = field(default_factory=Findings)
+    names: NameMap = field(default_factory=NameMap)
 
 
 @dataclass(frozen=True, slots=True)
-class _Claim:
+class Claim:
     """A tensor that wants to fill a parameter, or a part of it."""
 
     tensor: TensorInfo
@@ -90,23 +94,34 @@ class Planner:
         self._delegates = {split(prefix): prefix for prefix in delegates}
 
     def plan(self, infos: Mapping[str, TensorInfo]) -> LoadPlan:
-        """The plan for a checkpoint with these tensors."""
+        """The plan for a checkpoint with these tensors.
+
+        Raises:
+            WeightError: names that are wrapped in different ways.
+        """
         plan = LoadPlan(delegated={prefix: [] for prefix in self._delegates.values()})
+        self._names = plan.names = self._names.bound(infos)
+        for note in plan.names.notes:
+            plan.findings.note(note)
         plan.findings.tied.update(self._ties.names)
-        claims: dict[str, dict[str, list[_Claim]]] = {}
+        claims: dict[str, dict[str, list[Claim]]] = {}
         for info in infos.values():
             self._route(info, plan, claims)
         for root, by_name in claims.items():
-            feeder = self._settle_ties(root, by_name, plan)
             targets = self._ties.targets(root)
+            if not targets:
+                for parameter, unplaced in by_name.items():
+                    self._leave(parameter, unplaced, plan)
+                continue
+            feeder = self._settle_ties(root, by_name, plan)
             for parameter in targets:
                 self._fill(parameter, by_name[feeder], plan)
-            if not targets:
-                self._unexpected(feeder, by_name[feeder], plan)
         claimed = {target for root in claims for target in self._ties.targets(root)}
         for parameter in self._table:
             if parameter not in claimed and not self.delegate_of(split(parameter)):
                 self._cover(parameter, {}, plan)
+        if plan.findings.any_fault:
+            plan.tie_checks.clear()  # they read tensors, and nothing of a refused checkpoint is read
         order = {name: at for at, name in enumerate(infos)}
         plan.placements.sort(key=lambda placement: order[placement.tensor.name])
         return plan
@@ -121,7 +136,7 @@ class Planner:
         return None
 
     def _route(
-        self, info: TensorInfo, plan: LoadPlan, claims: dict[str, dict[str, list[_Claim]]]
+        self, info: TensorInfo, plan: LoadPlan, claims: dict[str, dict[str, list[Claim]]]
     ) -> None:
         """Skip a tensor, hand it to a module, or enter its claim on a parameter."""
         canonical = self._names.rename(info.name)
@@ -129,16 +144,16 @@ class Planner:
         placed = self._names.place(canonical)
         argument = next((rule for rule in self._skips if rule.matches(parts)), None)
         if argument is not None:
-            plan.findings.skip(info.name, argument.rule)
+            plan.findings.skip(info.name, argument.rule, argument.why)
         elif isinstance(placed, Skipped):
-            plan.findings.skip(info.name, placed.rule)
+            plan.findings.skip(info.name, placed.rule, placed.why)
         elif (owner := self.delegate_of(parts)) is not None:
             plan.delegated[owner].append((canonical[len(owner) + 1 :], info.name))
         else:
             by_name = claims.setdefault(self._ties.root(placed.parameter), {})
-            by_name.setdefault(placed.parameter, []).append(_Claim(info, placed.shard_id))
+            by_name.setdefault(placed.parameter, []).append(Claim(info, placed.shard_id))
 
-    def _settle_ties(self, root: str, by_name: dict[str, list[_Claim]], plan: LoadPlan) -> str:
+    def _settle_ties(self, root: str, by_name: dict[str, list[Claim]], plan: LoadPlan) -> str:
         """The name whose tensors fill the group; the others' tensors must equal them."""
         feeder = root if root in by_name else next(iter(by_name))
         fed_by = {claim.shard_id: claim.tensor.name for claim in by_name[feeder]}
@@ -156,22 +171,28 @@ class Planner:
                 )
         return feeder
 
-    def _unexpected(self, parameter: str, claims: list[_Claim], plan: LoadPlan) -> None:
-        """No parameter here has that name."""
+    def _leave(self, parameter: str, claims: list[Claim], plan: LoadPlan) -> None:
+        """No parameter here has that name: another pipeline stage's business, or a fault."""
+        if self._table.elsewhere(parameter):
+            for claim in claims:
+                plan.findings.elsewhere(claim.tensor.name)
+            return
         why = self._table.explain_absence(parameter)
+        status = "extra layer" if self._table.beyond(parameter) else "unexpected"
         for claim in claims:
             name = claim.tensor.name
-            parts = split(self._names.rename(name))
-            rule = next((rule for rule in self._ignores if rule.matches(parts)), None)
+            canonical = self._names.rename(name)
+            ignored = (rule for rule in self._ignores if rule.matches(split(canonical)))
+            rule = next(ignored, None) or self._names.leftover(canonical)
             if rule is not None:
-                plan.findings.skip(name, rule.rule)
+                plan.findings.skip(name, rule.rule, rule.why)
                 continue
-            shape = list(claim.tensor.shape)
-            plan.findings.tensor_fault("unexpected", name, f"{name} (shape {shape}): {why}")
+            text = f"{name} (shape {list(claim.tensor.shape)}): {why}"
+            plan.findings.tensor_fault("unexpected", name, text, status)
 
-    def _fill(self, parameter: str, claims: list[_Claim], plan: LoadPlan) -> None:
+    def _fill(self, parameter: str, claims: list[Claim], plan: LoadPlan) -> None:
         """Place all tensors that claim one parameter, and see whether they cover it."""
-        seen: dict[ShardId, _Claim] = {}
+        seen: dict[ShardId, Claim] = {}
         ledger = Ledger()
         whole = True
         for claim in claims:
@@ -188,28 +209,24 @@ class Planner:
         if whole:
             self._check_volume(parameter, ledger, plan)
 
-    def _place(self, parameter: str, claim: _Claim, ledger: Ledger, plan: LoadPlan) -> bool:
+    def _place(self, parameter: str, claim: Claim, ledger: Ledger, plan: LoadPlan) -> bool:
         """One tensor into its segment; False with a fault when it does not fit."""
         tensor = claim.tensor
         segment = self._segment(parameter, claim, plan)
         if segment is None:
             return False
-        problem = _shape_problem(tensor, describe(parameter, claim.shard_id), segment.source_shape)
-        if problem is None and self._table.relaid(parameter):
-            problem = (
-                f"{parameter} was loaded before and holds a derived layout now, "
-                f"{list(self._table.parameters[parameter].shape)} instead of "
-                f"{list(self._table.spec(parameter).shape)}; build the model anew to load {tensor.name}"
-            )
-        if problem is not None:
-            plan.findings.tensor_fault("shape", tensor.name, problem)
+        where = describe(parameter, claim.shard_id)
+        misfit = _shape_problem(tensor, where, segment.source_shape)
+        if misfit is None and self._table.relaid(parameter):
+            misfit = self._relaid(parameter, tensor), "relaid"
+        if misfit is not None:
+            plan.findings.tensor_fault("shape", tensor.name, *misfit)
             return False
         wanted = self._table.parameters[parameter].dtype
         problem = dtype_problem(tensor.dtype, wanted)
         if problem is not None:
-            plan.findings.tensor_fault(
-                "dtype", tensor.name, f"{tensor.name} -> {parameter}: {problem}"
-            )
+            text = f"{tensor.name} -> {parameter}: {problem}"
+            plan.findings.tensor_fault("dtype", tensor.name, text, _dtype_status(tensor, wanted))
             return False
         for piece in segment.pieces:
             rival = ledger.write(parameter, piece.target, tensor.name)
@@ -223,7 +240,15 @@ class Planner:
         plan.placements.append(Placement(tensor, parameter, claim.shard_id, pieces))
         return True
 
-    def _segment(self, parameter: str, claim: _Claim, plan: LoadPlan) -> Segment | None:
+    def _relaid(self, parameter: str, tensor: TensorInfo) -> str:
+        """Why a parameter that holds a derived layout cannot be written."""
+        return (
+            f"{parameter} was loaded before and holds a derived layout now, "
+            f"{list(self._table.parameters[parameter].shape)} instead of "
+            f"{list(self._table.spec(parameter).shape)}; build the model anew to load {tensor.name}"
+        )
+
+    def _segment(self, parameter: str, claim: Claim, plan: LoadPlan) -> Segment | None:
         try:
             return self._table.spec(parameter).segment(claim.shard_id)
         except ShapeError as error:
@@ -231,12 +256,12 @@ class Planner:
             plan.findings.tensor_fault("unexpected", name, f"{name} -> {parameter}: {error}")
             return None
 
-    def _duplicate(self, parameter: str, claim: _Claim, rival: str, plan: LoadPlan) -> None:
+    def _duplicate(self, parameter: str, claim: Claim, rival: str, plan: LoadPlan) -> None:
         name = claim.tensor.name
         where = describe(parameter, claim.shard_id)
         plan.findings.tensor_fault("duplicate", name, f"{name} and {rival} both fill {where}")
 
-    def _cover(self, parameter: str, seen: Mapping[ShardId, _Claim], plan: LoadPlan) -> bool:
+    def _cover(self, parameter: str, seen: Mapping[ShardId, Claim], plan: LoadPlan) -> bool:
         """Whether every part has a tensor; otherwise missing, partial, or left out on purpose."""
         spec = self._table.spec(parameter)
         absent = [shard for shard in spec.shard_ids if shard not in seen]
@@ -282,20 +307,34 @@ class Planner:
             plan.findings.parameter_fault("partial", parameter, text)
 
 
-def _shape_problem(tensor: TensorInfo, where: str, expected: tuple[int, ...]) -> str | None:
+def _dtype_status(tensor: TensorInfo, wanted: torch.dtype) -> str:
+    """What is wrong with a stored dtype, in a few words."""
+    whole = not tensor.dtype.is_floating_point and wanted.is_floating_point
+    return "integer for a float" if whole else "dtype"
+
+
+def _shape_problem(
+    tensor: TensorInfo, where: str, expected: tuple[int, ...]
+) -> tuple[str, str] | None:
+    """What is wrong with a stored shape, in full and in a word; None when nothing is."""
     found = tensor.shape
     if found == expected:
         return None
-    hint = ""
+    status, hint = _shape_difference(found, expected)
+    return str(WeightShapeError(tensor.name, found, where, expected, hint)), status
+
+
+def _shape_difference(found: tuple[int, ...], expected: tuple[int, ...]) -> tuple[str, str]:
+    """(status, hint) of two shapes that differ."""
     if 0 in found and 0 not in expected:
-        hint = "an empty placeholder, as ZeRO-3 training saves ungathered tensors; save it gathered"
-    elif found == expected[::-1]:
-        hint = "it looks transposed"
-    elif len(found) == len(expected):
-        dims = [
-            at for at, sizes in enumerate(zip(found, expected, strict=True)) if len({*sizes}) > 1
-        ]
-        hint = "; ".join(
-            f"dimension {d}: {found[d]} stored, {expected[d]} configured" for d in dims
+        return "empty", (
+            "an empty placeholder, as ZeRO-3 training saves ungathered tensors; save it gathered"
         )
-    return str(WeightShapeError(tensor.name, found, where, expected, hint))
+    if found == expected[::-1]:
+        return "transposed", "it looks transposed"
+    if len(found) != len(expected):
+        return "other rank", f"{len(found)} dimensions are stored, {len(expected)} configured"
+    differ = [at for at, size in enumerate(found) if size != expected[at]]
+    hint = "; ".join(f"dimension {d}: {found[d]} stored, {expected[d]} configured" for d in differ)
+    smaller = [found[d] < expected[d] for d in differ]
+    return "truncated" if all(smaller) else "reshaped" if any(smaller) else "widened", hint

@@ -1,23 +1,28 @@
 """NameMap: checkpoint names to parameter names and back, by rules over dotted components.
 
-A name passes three phases::
+A name passes four phases::
 
-    checkpoint name --renames--> canonical name --skips--> --stacking--> (parameter, shard_id)
+    checkpoint name --renames--> --spellings--> canonical name --skips--> --stacking--> Target
 
-*Renames* undo wrappers and other formats' spellings, phase after phase. *Skips* drop tensors
-that no parameter wants, each by a named rule. *Stacking* sends split tensors to their part of a
-stacked parameter; a checkpoint that stores the stacked tensor passes untouched, shard_id None.
-Inside a phase no two rules may match one name, so the order of rules never matters.
+*Renames* undo wrappers and other formats' names, phase after phase. *Spellings* give one name to
+tensors that writers call differently. *Skips* drop tensors that no parameter wants, each by a
+named rule. *Stacking* sends split tensors to their part of a stacked parameter; a checkpoint that
+stores the stacked tensor passes untouched, shard_id None. Inside a phase no two rules may match one
+name, so the order of rules never matters.
+
+``bound`` fits a map to one checkpoint: the wrapper is settled for all its names at once, and
+every name it stores comes back exactly from ``to_checkpoint``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ..errors import WeightError
 from ..parallel import ShardId
+from .nesting import Nesting
 from .patterns import Pattern, PatternIndex, split
 
 
@@ -66,11 +71,13 @@ class Skip:
         rule: short name, shown with a count in the report.
         pattern: over canonical names.
         why: one phrase.
+        unless_wanted: a model that has such a parameter takes the tensor; others leave it out.
     """
 
     rule: str
     pattern: str
     why: str
+    unless_wanted: bool = False
 
     @cached_property
     def source(self) -> Pattern:
@@ -88,9 +95,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A checkpoint tensor goes nowhere, by this rule."""
+    """A checkpoint tensor goes nowhere, by this rule and for this reason."""
 
     rule: str
+    why: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -101,45 +109,75 @@ class NameMap:
         renames: phases, outermost wrapper first; without shard ids.
         skips: what is left out.
         stacking: split tensors of stacked parameters; each with a shard id.
+        spellings: other names of a tensor; several may lead to one name.
+        nesting: where the model's own names begin, for ``bound`` to find what is wrapped around
+            them; None takes names as they are.
+        spelled: canonical name -> the spelling a checkpoint uses; ``bound`` fills it in.
+        notes: what ``bound`` found, for the report.
 
     Raises:
-        WeightError: rules of one phase overlap (forwards or backwards), or a shard id stands in
-            the wrong phase.
+        WeightError: rules of one phase overlap (forwards or backwards), a spelling leads to
+            another one, or a shard id stands in the wrong phase.
     """
 
     renames: tuple[tuple[Rename, ...], ...] = ()
     skips: tuple[Skip, ...] = ()
     stacking: tuple[Rename, ...] = ()
+    spellings: tuple[Rename, ...] = ()
+    nesting: Nesting | None = None
+    spelled: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check every phase now, not at the first name."""
-        for rule in (rule for phase in self.renames for rule in phase):
+        for rule in (rule for phase in (*self.renames, self.spellings) for rule in phase):
             if rule.shard_id is not None:
                 raise WeightError(f"{rule} has a shard id; put it into the stacking phase")
         for rule in self.stacking:
             if rule.shard_id is None:
                 raise WeightError(f"{rule} has no shard id; put it into a rename phase")
         _ = (self._forward, self._backward, self._skip, self._stack, self._unstack)
+        _ = (self._spell, self._leftover)
+        _refuse_chains(self.spellings)
+
+    def bound(self, names: Collection[str]) -> NameMap:
+        """This map for one checkpoint, whose names are all given.
+
+        Raises:
+            WeightError: names that are wrapped in different ways.
+        """
+        fitted = self
+        if self.nesting is not None:
+            wrapping = self.nesting.recognise(names)
+            phase = tuple(Rename(*pair) for pair in wrapping.renames())
+            fitted = replace(self, nesting=None)
+            if phase:
+                notes = (*self.notes, str(wrapping))
+                fitted = replace(fitted, renames=(phase, *self.renames), notes=notes)
+        spelled = {fitted.rename(name): fitted._unwrapped(name) for name in names}
+        changed = {name: stored for name, stored in spelled.items() if name != stored}
+        return replace(fitted, spelled=changed)
 
     def rename(self, name: str) -> str:
         """The canonical name: wrappers and foreign spellings undone."""
-        for phase in self._forward:
-            found = phase.find(split(name))
-            if found is not None:
-                name = ".".join(found[0].target.fill(found[1]))
-        return name
+        return _renamed(self._spell, self._unwrapped(name))
 
     def place(self, canonical: str) -> Target | Skipped:
         """Where a tensor of that canonical name goes."""
         parts = split(canonical)
         skip = self._skip.find(parts)
         if skip is not None:
-            return Skipped(skip[0].rule)
+            return Skipped(skip[0].rule, skip[0].why)
         found = self._stack.find(parts)
         if found is None:
             return Target(canonical)
         rule, captures = found
         return Target(".".join(rule.target.fill(captures)), rule.shard_id)
+
+    def leftover(self, canonical: str) -> Skipped | None:
+        """The rule that leaves out a tensor which no parameter of the model wants, or None."""
+        found = self._leftover.find(split(canonical))
+        return None if found is None else Skipped(found[0].rule, found[0].why)
 
     def to_parameter(self, name: str) -> Target | Skipped:
         """Where the checkpoint tensor of that name goes."""
@@ -152,6 +190,7 @@ class NameMap:
             WeightError: no name leads there.
         """
         name = self._unstacked(parameter, shard_id)
+        name = self.spelled.get(name, name)
         for phase in reversed(self._backward):
             found = phase.find(split(name))
             if found is not None:
@@ -162,6 +201,12 @@ class NameMap:
                 f"no checkpoint name leads to {describe(parameter, shard_id)}: "
                 f"{name!r} gives {reached}; correct the name rules"
             )
+        return name
+
+    def _unwrapped(self, name: str) -> str:
+        """The name after the renames, spelled as stored."""
+        for phase in self._forward:
+            name = _renamed(phase, name)
         return name
 
     def _unstacked(self, parameter: str, shard_id: ShardId) -> str:
@@ -185,8 +230,18 @@ class NameMap:
         return tuple(_by_target(phase, "renames, backwards") for phase in self.renames)
 
     @cached_property
+    def _spell(self) -> PatternIndex[Rename]:
+        return _by_source(self.spellings, "spellings")
+
+    @cached_property
     def _skip(self) -> PatternIndex[Skip]:
-        return PatternIndex(((rule.source, rule) for rule in self.skips), "skips")
+        rules = (rule for rule in self.skips if not rule.unless_wanted)
+        return PatternIndex(((rule.source, rule) for rule in rules), "skips")
+
+    @cached_property
+    def _leftover(self) -> PatternIndex[Skip]:
+        rules = (rule for rule in self.skips if rule.unless_wanted)
+        return PatternIndex(((rule.source, rule) for rule in rules), "skips unless wanted")
 
     @cached_property
     def _stack(self) -> PatternIndex[Rename]:
@@ -216,24 +271,18 @@ def _by_target(rules: Sequence[Rename], what: str) -> PatternIndex[Rename]:
     return PatternIndex(((rule.target, rule) for rule in rules), what)
 
 
-STANDARD_QKV_MAPPING = (
-    Rename("**.q_proj.*", "**.qkv_proj.*", "q"),
-    Rename("**.k_proj.*", "**.qkv_proj.*", "k"),
-    Rename("**.v_proj.*", "**.qkv_proj.*", "v"),
-)
-"""Split q, k, v projections to ``qkv_proj``; a stored ``qkv_proj`` passes as it is."""
+def _renamed(phase: PatternIndex[Rename], name: str) -> str:
+    """The name after one phase."""
+    found = phase.find(split(name))
+    return name if found is None else ".".join(found[0].target.fill(found[1]))
 
-STANDARD_GATE_UP_MAPPING = (
-    Rename("**.gate_proj.*", "**.gate_up_proj.*", 0),
-    Rename("**.up_proj.*", "**.gate_up_proj.*", 1),
-)
-"""Split gate and up projections to ``gate_up_proj``; a stored ``gate_up_proj`` passes as it is."""
 
-STANDARD_SKIPS = (
-    Skip("rotary inv_freq", "**.rotary_emb.inv_freq", "computed from the config"),
-    Skip("rotary cos_cached", "**.rotary_emb.cos_cached", "computed from the config"),
-    Skip("rotary sin_cached", "**.rotary_emb.sin_cached", "computed from the config"),
-    Skip("attention mask buffer", "**.attn.bias", "a stored causal mask"),
-    Skip("attention masked_bias", "**.attn.masked_bias", "a stored mask value"),
-)
-"""Buffers that old checkpoints store and no module here wants."""
+def _refuse_chains(spellings: Sequence[Rename]) -> None:
+    """Refuse a spelling whose result is a spelling too: it would be undone by halves."""
+    for one in spellings:
+        for two in spellings:
+            if one.target.overlaps(two.source):
+                raise WeightError(
+                    f"spellings: {one.pattern!r} leads to {one.replacement!r}, which "
+                    f"{two.pattern!r} renames again; lead both to one name"
+                )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import WeightError
+from .nesting import Nesting
 from .remap import NameMap, Rename, Skip
 
 FORMATS = ("hf", "gguf")
@@ -20,12 +21,16 @@ class NameRules:
         skips: joined with those of the base classes.
         stacking: joined with those of the base classes.
         inherit: False stops here: no rules of base classes.
+        spellings: joined with those of the base classes.
+        nesting: replaces that of the base classes; for ``hf`` names.
     """
 
     renames: tuple[Rename, ...] = ()
     skips: tuple[Skip, ...] = ()
     stacking: tuple[Rename, ...] = ()
     inherit: bool = True
+    spellings: tuple[Rename, ...] = ()
+    nesting: Nesting | None = None
 
 
 class RemapRegistry:
@@ -45,7 +50,7 @@ class RemapRegistry:
             WeightError: unknown format, rules that overlap, or other rules declared before.
         """
         self._check(fmt)
-        NameMap((rules.renames,), rules.skips, rules.stacking)
+        NameMap((rules.renames,), rules.skips, rules.stacking, rules.spellings)
         known = self._rules.setdefault((cls, fmt), rules)
         if known != rules:
             raise WeightError(
@@ -69,10 +74,13 @@ class RemapRegistry:
                     f"register NameRules for ({cls.__qualname__}, {fmt!r})"
                 )
             pieces += self._along_mro(cls, "hf")
+        nestings = [piece.nesting for piece in pieces if piece.nesting is not None]
         return NameMap(
             tuple(piece.renames for piece in pieces if piece.renames),
             tuple(dict.fromkeys(rule for piece in pieces for rule in piece.skips)),
             tuple(dict.fromkeys(rule for piece in pieces for rule in piece.stacking)),
+            tuple(dict.fromkeys(rule for piece in pieces for rule in piece.spellings)),
+            nestings[0] if nestings and fmt == "hf" else None,
         )
 
     def _along_mro(self, cls: type, fmt: str) -> list[NameRules]:

@@ -37,6 +37,10 @@ FAULT_KINDS: Mapping[str, tuple[str, str]] = {
         "tied tensors that differ",
         "set tie_word_embeddings to false to use the stored copy, or remove it from the checkpoint",
     ),
+    "value": (
+        "tensors with values that no model has",
+        "fetch the file again, or ask whoever saved it; a NaN that was trained cannot be served",
+    ),
 }
 """Fault kinds with their headline and what to do."""
 
@@ -48,10 +52,13 @@ class Fault:
     Args:
         name: the checkpoint tensor, or for missing and partial the parameter.
         text: the whole line, names and values included.
+        status: what is wrong in a word or two, finer than the kind: ``transposed``, ``truncated``,
+            ``extra layer``; the kind where there is nothing finer to say.
     """
 
     name: str
     text: str
+    status: str = ""
 
     def __str__(self) -> str:
         """The line."""
@@ -69,11 +76,13 @@ class WeightReport:
         derived: optional parameters the checkpoint leaves out; they keep their initial value.
         skipped: rule -> checkpoint tensors it left out.
         converted: "from -> to" dtype -> number of tensors.
-        missing, partial, unexpected, duplicate, shape, dtype, tie: the faults.
+        missing, partial, unexpected, duplicate, shape, dtype, tie, value: the faults.
         notes: what the source left aside and why.
         parameter_names: parameters written, exactly as the model names them.
         bytes_read: checkpoint bytes copied on this rank.
         seconds: wall time.
+        elsewhere: checkpoint tensors of other pipeline stages; nothing of them is read here.
+        skip_reasons: rule -> why it leaves tensors out.
     """
 
     source: str
@@ -89,10 +98,13 @@ class WeightReport:
     shape: tuple[Fault, ...] = ()
     dtype: tuple[Fault, ...] = ()
     tie: tuple[Fault, ...] = ()
+    value: tuple[Fault, ...] = ()
     notes: tuple[str, ...] = ()
     parameter_names: tuple[str, ...] = ()
     bytes_read: int = 0
     seconds: float = 0.0
+    elsewhere: tuple[str, ...] = ()
+    skip_reasons: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -103,6 +115,14 @@ class WeightReport:
         """Faults by kind, without empty kinds."""
         found = {kind: getattr(self, kind) for kind in FAULT_KINDS}
         return {kind: faults for kind, faults in found.items() if faults}
+
+    def explain_skips(self) -> str:
+        """Every tensor that was left out, under the rule that did it and why."""
+        lines: list[str] = []
+        for rule, names in self.skipped.items():
+            lines.append(f"{rule} ({self.skip_reasons[rule]}): {len(names)}")
+            lines += [f"  {name}" for name in names]
+        return "\n".join(lines) or "nothing was left out"
 
     def raise_for_faults(self) -> None:
         """Nothing when the load is whole.
@@ -138,6 +158,8 @@ class WeightReport:
             lines.append(f"  optional, not in the checkpoint: {_some(self.derived)}")
         for rule, names in self.skipped.items():
             lines.append(f"  skipped by {rule}: {len(names)} ({_some(names, 2)})")
+        if self.elsewhere:
+            lines.append(f"  on other pipeline stages: {len(self.elsewhere)}")
         for change, count in self.converted.items():
             lines.append(f"  converted {change}: {count}")
         return lines + [f"  note: {note}" for note in self.notes]

@@ -13,6 +13,8 @@ from torch import Tensor
 from ..errors import CheckpointFileError, WeightError
 from ..parallel import Box, box_slices, whole
 from .directory import CheckpointFiles
+from .file_checks import NOT_A_FILE, check_tensor, mistaken_for
+from .safetensors_header import refuse_doubled_names
 from .source import TensorInfo
 
 DTYPES: Mapping[str, torch.dtype] = {
@@ -92,6 +94,7 @@ class SafetensorsSource:
         """Open one file and enter its tensors, except copies the index gives to another file."""
         handle = _open_file(path)
         self._open[str(path)] = handle
+        refuse_doubled_names(path)
         copies: list[str] = []
         for name in handle.offset_keys():
             if index is not None and index.get(name, path) != path:
@@ -118,12 +121,13 @@ def _describe(files: CheckpointFiles) -> str:
 
 
 def _info(path: Path, name: str, header: Any) -> TensorInfo:
-    stored = header.get_dtype()
+    stored, shape = header.get_dtype(), tuple(header.get_shape())
+    check_tensor(path, name, len(shape))
     if stored not in DTYPES:
         raise CheckpointFileError(
             str(path), f"stores {name!r} as {stored}, which torch here cannot read; convert it"
         )
-    return TensorInfo(name, tuple(header.get_shape()), DTYPES[stored], str(path))
+    return TensorInfo(name, shape, DTYPES[stored], str(path))
 
 
 def _check_promises(index: Mapping[str, Path], infos: Mapping[str, TensorInfo]) -> None:
@@ -139,6 +143,8 @@ def _check_promises(index: Mapping[str, Path], infos: Mapping[str, TensorInfo]) 
 
 
 def _open_file(path: Path) -> Any:
+    if not path.is_file():  # opening a pipe would wait for its other end
+        raise CheckpointFileError(str(path), NOT_A_FILE)
     try:
         return safe_open(str(path), framework="pt", device="cpu")
     except (SafetensorError, OSError) as error:
@@ -147,22 +153,7 @@ def _open_file(path: Path) -> Any:
 
 def _diagnose(path: Path, error: Exception) -> str:
     """What a file that is no safetensors file looks like."""
-    if not path.is_file():
-        return "is not a file; give a safetensors file or a checkpoint directory"
-    size = path.stat().st_size
-    with path.open("rb") as stream:
-        head = stream.read(512)
-    if not size:
-        return "is empty (0 bytes); the download did not finish: fetch it again"
-    if head.startswith(b"version https://git-lfs"):
-        return "is a Git LFS pointer, not the weights; run: git lfs pull"
-    if head.lstrip()[:1] == b"<":
-        return "is an HTML or XML page, not weights; the download was answered with a web page"
-    if head.startswith((b"PK\x03\x04", b"\x80\x02")):
-        return "is a PyTorch pickle with a safetensors name; convert it"
-    if head.startswith(b"GGUF"):
-        return "is a GGUF file with a safetensors name; rename it to .gguf"
-    return (
-        f"cannot be read as safetensors ({error}); it has {size} bytes and is most likely "
-        "truncated or damaged: fetch it again"
+    return mistaken_for(path) or (
+        f"cannot be read as safetensors ({error}); it has {path.stat().st_size} bytes and is most "
+        "likely truncated or damaged: fetch it again"
     )

@@ -25,6 +25,11 @@ class ArgumentRule:
         """Its name in the report."""
         return f"{self.kind} {self.text!r}"
 
+    @property
+    def why(self) -> str:
+        """Its reason in the report."""
+        return f"the caller's {self.kind}"
+
     def matches(self, name: Parts) -> bool:
         """Whether a name starts with, contains or ends in the components."""
         size = len(self.parts)

@@ -57,7 +57,8 @@ class Ties:
         for name in self._edges:
             if name in table:
                 self._targets.setdefault(self.root(name), []).append(name)
-        self.names = {name: self.root(name) for name in (*table.alias, *declared)}
+        here = [name for name in declared if name in table or name in table.alias]
+        self.names = {name: self.root(name) for name in (*table.alias, *here)}
         self.names = {name: root for name, root in self.names.items() if name != root}
 
     def root(self, name: str) -> str:

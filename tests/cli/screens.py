@@ -1,4 +1,4 @@
-"""Screens of ``list``, ``why`` and ``doctor`` over one fixed fake site.
+"""Screens of ``list``, ``why`` and ``doctor`` over one fixed fake site; of ``preflight``.
 
 Run as a script (``make screens``) to write the golden files and the pictures of them anew.
 """
@@ -6,6 +6,7 @@ Run as a script (``make screens``) to write the golden files and the pictures of
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import sys
@@ -18,8 +19,31 @@ HERE = Path(__file__).parent
 GOLDEN = HERE / "golden"
 PICTURES = HERE.parents[1] / "docs" / "screens"
 WIDTHS = (80, 120)
-PICTURED = ("list", "why-skipped", "doctor-probe")
+PICTURED = {
+    "list": "list",
+    "why-skipped": "why FlaForCausalLM",
+    "doctor-probe": "doctor --probe",
+    "preflight": "preflight llama-70b --tp 8 --attn-dp 2 --boundaries",
+}
+"""By screen, the command that draws it."""
 ENVIRONMENT = {"ARCHZOO_DISABLED_MODEL_ARCHS": "OldForCausalLM"}
+
+LLAMA_70B = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "max_position_embeddings": 8192,
+    "num_attention_heads": 64,
+    "num_hidden_layers": 80,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 128256,
+}
 
 # Names of nothing that exists, so that no screen depends on what is installed here.
 _QUESTIONS = {
@@ -58,13 +82,33 @@ def draw(width: int) -> dict[str, str]:
             probes = probing.probe(probing.targets(source), 60.0)
         report = doctor.Report(_machine(), source, probes=probes)
         screens["doctor-probe"] = doctor_text.as_text(report, width)
+    screens |= _preflights(width)
     return {name: _marked(text) for name, text in screens.items()}
+
+
+def _preflights(width: int) -> dict[str, str]:
+    """Plans of a configuration in the shape of Llama 3 70B."""
+    from archzoo.cli import preflight, preflight_text
+    from archzoo.parallel import Topology
+
+    Path("llama-70b").mkdir(exist_ok=True)
+    Path("llama-70b", "config.json").write_text(json.dumps(LLAMA_70B))
+    asked = {
+        "preflight": preflight.Options("llama-70b", Topology(tp=8, attn_dp=2)),
+        "preflight-pipeline": preflight.Options(
+            "llama-70b", Topology(tp=4, pp=2), rows=(2048,), plan="naive", link="pcie"
+        ),
+    }
+    return {
+        name: preflight_text.as_text(preflight.examine(options), width)
+        for name, options in asked.items()
+    }
 
 
 def _marked(text: str) -> str:
     """Without what differs from machine to machine; markers are as long as what they replace."""
     text = text.replace(os.getcwd(), "")
-    text = re.sub(r"(fingerprint +)[0-9a-f]{16}", r"\g<1>0123456789abcdef", text)
+    text = re.sub(r"((?:fingerprint|digest) +)[0-9a-f]{16}", r"\g<1>0123456789abcdef", text)
     return re.sub(r"^((?:ok|failed|skipped) +)\d\.\d\d ", r"\g<1>0.10 ", text, flags=re.M)
 
 
@@ -158,8 +202,7 @@ def write_all() -> None:
             (GOLDEN / f"{name}-{width}.txt").write_text(f"{text}\n")
             if width == WIDTHS[0] and name in PICTURED:
                 console = Console(record=True, width=width, file=io.StringIO())
-                command = f"archzoo {name}".replace("-skipped", " FlaForCausalLM")
-                title = command.replace("-probe", " --probe")
+                title = f"archzoo {PICTURED[name]}"
                 console.print(Text(f"$ {title}\n{text}"), soft_wrap=True)
                 picture = console.export_svg(title=title, unique_id=f"archzoo-{name}")
                 (PICTURES / f"{name}.svg").write_text(picture)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.conftest import Run
+from cli.conftest import Run, as_processes
 
 import archzoo
 from archzoo.runtime import StreamChunk, memory
@@ -301,6 +300,15 @@ def test_sampling_options_arrive(run: Run, chatty: Path, model: archzoo.Model) -
 def test_simulated_ranks_say_the_same(run: Run, llama: Path) -> None:
     base = ("generate", llama, "--token-ids", "9,8,7", "--max-new-tokens", 8, "--ignore-eos")
     assert run(*base, "--tp", 3).out == run(*base).out
+    assert run(*base, "--pp", 3).out == run(*base).out
+    assert run(*base, "--tp", 3, "--pp", 2).out == run(*base).out
+    groups = (*base, "--tp", 6, "--attn-dp", 2)
+    assert run(*groups).out == run(*groups, "--dp-lm-head", "--pp", 2).out == run(*base).out
+    assert run(*groups, "--plan", "naive").out == run(*base).out
+    done = run(*base, "--tp", 3, "--attn-dp", 2)
+    assert done.code == 1 and "attn_dp=2 does not divide tp=3" in done.err
+    done = run(*base, "--pp", 4)
+    assert done.code == 1 and "pp=4: more pipeline stages than the model's 3 layers" in done.err
     done = run(*base, "--tp", 4)
     assert done.code == 1 and done.out == ""
     assert "6 query heads" in done.err and "tp=4" in done.err
@@ -335,24 +343,15 @@ def test_ctrl_c_closes_the_line(run: Run, chatty: Path, monkeypatch: pytest.Monk
     assert run("generate", chatty, "--prompt", "x") == (130, "half a sen\n", "")
 
 
-def test_processes_of_torchrun_speak_with_one_voice(run: Run, llama: Path) -> None:
+@pytest.mark.parametrize("sizes", [[], ["--pp", "3"], ["--attn-dp", "3", "--dp-lm-head"]], ids=str)
+def test_processes_of_torchrun_speak_with_one_voice(
+    run: Run, llama: Path, sizes: list[str]
+) -> None:
+    """Without --tp the processes are shared out over the stages."""
     arguments = ["generate", str(llama), "--token-ids", "9,8,7", "--max-new-tokens", "8"]
-    want = run(*arguments, "--ignore-eos").out
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    place = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "archzoo", *arguments, "--ignore-eos"],
-            env={**os.environ, **place, "RANK": str(rank), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(3)
-    ]
-    ends = [(*rank.communicate(timeout=120), rank.returncode) for rank in ranks]
-    assert ends[0][0] == want and ends[0][1].startswith("8 tokens")
-    assert [code for _, _, code in ends] == [0, 0, 0]
-    assert ends[1:] == [("", "", 0)] * 2
+    arguments.append("--ignore-eos")
+    want = run(*arguments).out
+    ends = as_processes([*arguments, *sizes], 3)
+    assert [each.code for each in ends] == [0, 0, 0], ends
+    assert ends[0].out == want and ends[0].err.startswith("8 tokens")
+    assert ends[1:] == [(0, "", "")] * 2

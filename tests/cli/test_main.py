@@ -53,6 +53,8 @@ def test_version(run: Run) -> None:
         ["generate"],
         ["verify"],
         ["bench"],
+        ["preflight"],
+        ["preflight", "nowhere"],
     ],
     ids=" ".join,
 )

@@ -1,4 +1,4 @@
-"""What people see of list, why and doctor, letter for letter; ``make screens`` draws them anew."""
+"""What people see of the plain-text commands, letter for letter; ``make screens`` draws them anew."""
 
 from __future__ import annotations
 

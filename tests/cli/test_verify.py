@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from cli.conftest import Run
+from cli.conftest import Run, as_processes
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaModel
 
@@ -47,6 +47,48 @@ def test_every_stage_agrees_on_one_and_three_ranks(run: Run, llama: Path) -> Non
     assert "tp 1, float32, 20 tokens" in done.out and "tp 3, float32, 20 tokens" in done.out
     assert done.out.count("agrees within 0.0002") == 2
     assert done.out.count("in 20 of 20 rows") == 2
+
+
+def test_every_stage_agrees_on_pipelines(run: Run, llama: Path) -> None:
+    done = run("verify", llama, "--tp", "1,3", "--pp", "2,3", "--length", 20)
+    assert done.code == 0, done.out + done.err
+    assert verdicts(done.out) == [(stage, "agrees") for stage in STAGES * 4]
+    for name in ("tp 1 pp 2", "tp 3 pp 2", "tp 1 pp 3", "tp 3 pp 3"):
+        assert f"{name}, float32, 20 tokens" in done.out and f"{name}: agrees" in done.out
+
+
+@pytest.mark.parametrize("options", [[], ["--dp-lm-head"], ["--plan", "naive"]], ids=str)
+def test_every_stage_agrees_on_attention_groups(run: Run, llama: Path, options: list[str]) -> None:
+    done = run(
+        "verify", llama, "--tp", 6, "--pp", "1,3", "--attn-dp", "2,6", "--length", 7, *options
+    )
+    assert done.code == 0, done.out + done.err
+    assert verdicts(done.out) == [(stage, "agrees") for stage in STAGES * 4]
+    for name in ("tp 6 attn_dp 2", "tp 6 attn_dp 6", "tp 6 pp 3 attn_dp 2", "tp 6 pp 3 attn_dp 6"):
+        assert f"{name}, float32, 7 tokens" in done.out and f"{name}: agrees" in done.out
+
+
+@pytest.mark.parametrize("options", [[], ["--dp-lm-head", "--plan", "naive"]], ids=str)
+def test_plan_and_head_reach_the_model(
+    run: Run, llama: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    asked = []
+
+    def load(path: Path, **given: Any) -> archzoo.Model:
+        asked.append((given["plan"], given["dp_lm_head"]))
+        return archzoo.load(path, **given)
+
+    monkeypatch.setattr(command, "load", load)
+    done = run("verify", llama, "--tp", 2, "--attn-dp", 2, "--length", 3, *options)
+    assert done.code == 0, done.out + done.err
+    assert asked == [("naive", True) if options else ("cheapest", False)]
+
+
+def test_processes_of_torchrun_compare_with_one_voice(llama: Path) -> None:
+    ends = as_processes(["verify", str(llama), "--tp", "3", "--length", "5"], 3)
+    assert [each.code for each in ends] == [0, 0, 0], ends
+    assert verdicts(ends[0].out) == [(stage, "agrees") for stage in STAGES]
+    assert [each.out for each in ends[1:]] == ["", ""]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
@@ -125,7 +167,7 @@ def test_the_first_stage_that_departs_is_named(
     tensors[parameter].view(-1)[at] += float("nan") if damage == "NaN" else 0.05
     save_file(tensors, tmp_path / "damaged" / "model.safetensors", {"format": "pt"})
 
-    def damaged(path: Path, **options: Any) -> archzoo.Model:
+    def damaged(path: Path, check_values: bool, **options: Any) -> archzoo.Model:
         return archzoo.load(tmp_path / "damaged", **options)
 
     monkeypatch.setattr(command, "load", damaged)
@@ -136,6 +178,17 @@ def test_the_first_stage_that_departs_is_named(
     assert found[at] == (stage, "departs first")
     assert all(verdict == "agrees" for _, verdict in found[:at])
     assert f"tp 1: departs at {stage}" in done.out
+
+
+def test_a_nan_is_named_by_its_tensor(run: Run, llama: Path, tmp_path: Path) -> None:
+    shutil.copytree(llama, tmp_path / "damaged")
+    tensors = load_file(tmp_path / "damaged" / "model.safetensors")
+    name = "model.layers.1.mlp.down_proj.weight"
+    tensors[name][2, 3] = float("nan")
+    save_file(tensors, tmp_path / "damaged" / "model.safetensors", {"format": "pt"})
+    done = run("verify", tmp_path / "damaged", "--length", 4)
+    assert done.code == 1
+    assert f"{name}: 1 NaN" in done.err and "at [2, 3]" in done.err
 
 
 def test_one_topology_that_departs_is_enough(
@@ -183,15 +236,35 @@ def test_a_text_prompt(run: Run, chatty: Path, llama: Path) -> None:
     assert done.code == 1 and "no tokenizer" in done.err
 
 
+@pytest.mark.parametrize("option", ["--pp", "--attn-dp"])
+def test_layers_and_rows_of_other_processes_are_refused(
+    run: Run,
+    llama: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    forbid: Callable[[str], None],
+    option: str,
+) -> None:
+    forbid("archzoo.cli.verify.reference_model")
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "here")):
+        monkeypatch.setenv(name, value)
+    done = run("verify", llama, "--tp", "2", option, "2")
+    assert done.code == 1 and f"{option} 2 under torchrun" in done.err
+
+
 @pytest.mark.parametrize(
     ("options", "code", "says"),
     [
         (["--token-ids", "1,500"], 1, "vocabulary of 130"),
         (["--tp", "1,4"], 1, "6 query heads"),
+        (["--pp", "2,4"], 1, "pp=4: more pipeline stages than the model's 3 layers"),
+        (["--pp", "0"], 2, "--pp"),
         (["--length", "257"], 1, "257 tokens, more than the context of 256"),
         (["--token-ids", "9," * 257], 1, "257 tokens, more than the context of 256"),
         (["--prompt", "a", "--token-ids", "1"], 2, "not both"),
         (["--tp", "0"], 2, "--tp"),
+        (["--tp", "2,3", "--attn-dp", "2"], 1, "attn_dp=2 does not divide tp=3"),
+        (["--attn-dp", "0"], 2, "--attn-dp"),
+        (["--plan", "best"], 2, "--plan"),
         (["--length", "0"], 2, "--length"),
     ],
     ids=str,

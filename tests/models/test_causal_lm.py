@@ -146,7 +146,10 @@ def test_embed_forward_and_head_apart_equal_the_whole(checkpoint: tuple[Path, An
     ids, positions = torch.tensor(ids_of(5)), torch.arange(5)
     hidden = model.model(None, positions, one_prompt(model, ids.tolist()), model.embed(ids))
     torch.testing.assert_close(
-        model.head(hidden[-2:]), reference_logits(reference, ids.tolist())[-2:], rtol=0, atol=2e-4
+        model.head(hidden.rows[-2:]),
+        reference_logits(reference, ids.tolist())[-2:],
+        rtol=0,
+        atol=2e-4,
     )
 
 
@@ -244,7 +247,7 @@ def test_a_foreign_engine_drives_the_model_with_factless_batches(
         rows = torch.tensor(ids[at : at + size] + [0] * padding)
         positions = torch.arange(at, at + size + padding)
         hidden = model.model(rows, positions, ForwardBatch.external(engine))
-        got.append(model.head(hidden[:size]))
+        got.append(model.head(hidden.rows[:size]))
         at += size
     torch.testing.assert_close(torch.cat(got), reference_logits(reference, ids), rtol=0, atol=2e-4)
 
@@ -252,7 +255,7 @@ def test_a_foreign_engine_drives_the_model_with_factless_batches(
 def test_injected_groups_are_the_only_ones_used() -> None:
     summing = Summing()
     group = Group("tp", (4, 9), 1, summing)  # type: ignore[arg-type]  # two collectives suffice
-    ctx = with_groups(BuildContext.of(), tp=group)
+    ctx = with_groups(BuildContext.of(plan="naive"), tp=group, attn_tp=group)
     model = archzoo.build(config_of(num_attention_heads=4, num_key_value_heads=2), ctx)
     for parameter in model.parameters():
         parameter.data.fill_(0.01)

@@ -24,9 +24,12 @@ from mutants.faults import (
     config,
     layers,
     parallel,
+    pipeline,
     registry,
     registry_plugins,
     runtime,
+    topology,
+    updates,
     weights,
 )
 from mutants.mutant import Mutant
@@ -37,10 +40,13 @@ MUTANTS: tuple[Mutant, ...] = (
     *layers.MUTANTS,
     *attention.MUTANTS,
     *weights.MUTANTS,
+    *updates.MUTANTS,
     *config.MUTANTS,
     *registry.MUTANTS,
     *registry_plugins.MUTANTS,
     *runtime.MUTANTS,
+    *pipeline.MUTANTS,
+    *topology.MUTANTS,
 )
 
 

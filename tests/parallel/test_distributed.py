@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from archzoo.errors import CollectiveError, ShapeError, TopologyError
-from archzoo.parallel import Group, Groups, Topology
+from archzoo.parallel import Group, Groups, Topology, shape_only, spread
 from archzoo.parallel.distributed import DistributedCommunicator, distributed_factory
 from archzoo.parallel.in_process import InProcessWorld
 from archzoo.parallel.launch import (
@@ -114,6 +114,27 @@ def hand_over(layouts: list[Groups]) -> None:
             pp.send(x + pp.rank if pp.rank == 0 else x + 1, pp.rank + 1)
 
 
+def spreading(layouts: list[Groups]) -> None:
+    """Only one rank knows what there is; the others give entries of another kind."""
+    tensors = [
+        value(7, (3, 5), torch.float64).t(),
+        None,
+        value(8, (0, 4), torch.bfloat16),
+        value(9, (2,), torch.int64),
+        torch.tensor(2.5),
+        None,
+    ]
+    for groups in layouts:
+        pp = groups["pp"]
+        mine = tensors if pp.rank == pp.size - 1 else [torch.ones(1), *[None] * 5]
+        for found, wanted in zip(spread(pp, mine, pp.size - 1), tensors, strict=True):
+            assert (found is None) == (wanted is None)
+            if found is not None and wanted is not None and pp.size > 1:
+                same(found, wanted)
+    world = layouts[0]["world"]
+    assert spread(world, [None, None], 1) == [None, None] and spread(world, [], 0) == []
+
+
 def no_aliases(layouts: list[Groups]) -> None:
     world = layouts[0]["world"]
     x = torch.ones(4, 4)
@@ -168,6 +189,7 @@ CHECKS: tuple[Callable[[list[Groups]], None], ...] = (
     scalars,
     odd_strides,
     hand_over,
+    spreading,
     no_aliases,
     no_gradients,
     inference_tensors,
@@ -292,6 +314,12 @@ def test_over_gloo(
 def test_over_threads(check: Callable[[list[Groups]], None]) -> None:
     world = InProcessWorld(WORLD)
     world.run(lambda rank: check([Groups.of(t.at(rank), world.factory(rank)) for t in LAYOUTS]))
+
+
+@pytest.mark.parametrize("tensor", [torch.ones(1, dtype=torch.bool), torch.ones(1, 1, 1, 1, 1)])
+def test_what_cannot_be_spread_is_refused_before_anybody_waits(tensor: Tensor) -> None:
+    with pytest.raises(ShapeError, match=r"cannot be spread.*at most 4 dimensions"):
+        spread(shape_only(2), [tensor], 0)
 
 
 def test_a_compiled_step_traces_through(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_streams_interleave_and_may_be_left(model: archzoo.Model) -> None:
         assert [part.finish_reason for part in mine][-1] == "length"
         assert {part.finish_reason for part in mine[:-1]} <= {None}
     assert model.engine.free_slots == model.engine.limits.pool.slots, "slots leaked"
-    assert not model.engine.scheduler.has_work
+    assert not model.engine.has_work
 
 
 def test_a_pool_too_small_for_all_queues_and_preempts(llama: tuple[Path, Any]) -> None:
@@ -203,7 +203,7 @@ def test_a_pool_too_small_for_all_queues_and_preempts(llama: tuple[Path, Any]) -
     assert tight.engine.free_slots == 40
     with pytest.raises(InputError, match="context of 40"):
         tight.generate([ids_of(2), ids_of(30)], max_new_tokens=20)
-    assert not tight.engine.scheduler.has_work, "a refused batch left requests behind"
+    assert not tight.engine.has_work, "a refused batch left requests behind"
     with pytest.raises(InputError, match="context of 40"):
         tight.logits(ids_of(41))
 
@@ -277,8 +277,13 @@ def test_float16_runs_as_float32_on_a_cpu_unless_asked_for(
     [
         ({"tp": 4}, ShapeError, "6 query heads.*tp=4"),
         ({"tp": 0}, TopologyError, "tp=0"),
-        ({"pp": 2}, TopologyError, "pp=2"),
-        ({"tp": 2, "attn_dp": 2}, TopologyError, "attn_dp=2"),
+        ({"pp": 4}, ShapeError, "pp=4.*3 layers"),
+        ({"pp": 0}, TopologyError, "pp=0"),
+        ({"pp_layers": (2, 1)}, TopologyError, "for 2 pipeline stages, pp=1"),
+        ({"pp": 2, "pp_layers": (2, 2)}, ShapeError, "add up to 4, the model has 3 layers"),
+        ({"topology": archzoo.Topology(pp=2), "pp_layers": (2, 1)}, TopologyError, "pp_layers"),
+        ({"pp": 2, "pp_micro_batches": 0}, InputError, "pp_micro_batches=0"),
+        ({"tp": 3, "attn_dp": 2}, TopologyError, "attn_dp=2 does not divide tp=3"),
         ({"tp": 2, "ep": 2}, TopologyError, "ep=2"),
         ({"quantization": "fp8"}, QuantizationError, "fp8"),
         ({"compile": True}, BackendUnavailableError, "compile"),
@@ -518,12 +523,12 @@ def test_a_stream_that_is_let_go_of_leaves_nothing_behind(model: archzoo.Model) 
     unread = model.generate(ids_of(3), 10, stream=True)
     del unread
     gc.collect()
-    assert not model.engine.scheduler.has_work
+    assert not model.engine.has_work
     started = model.generate(ids_of(3), 10, ignore_eos=True, stream=True)
     next(started)
     del started
     gc.collect()
-    assert not model.engine.scheduler.has_work
+    assert not model.engine.has_work
     assert model.engine.free_slots == model.engine.limits.pool.slots
 
 

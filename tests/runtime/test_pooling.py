@@ -21,21 +21,27 @@ from tiny import SIZES, ids_of, randomise, save
 KINDS = ("LlamaForSequenceClassification", "LlamaModel")
 
 
-@pytest.fixture(scope="module", params=[(kind, tp) for kind in KINDS for tp in (1, 3)], ids=str)
+SIZES_OF_AXES = ((1, 1), (3, 1), (1, 3))
+"""tp and pp."""
+
+
+@pytest.fixture(
+    scope="module", params=[(kind, *sizes) for kind in KINDS for sizes in SIZES_OF_AXES], ids=str
+)
 def model(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> archzoo.Model:
-    kind, tp = request.param
-    return load(kind, tmp_path_factory.mktemp("checkpoint"), tp)
+    kind, tp, pp = request.param
+    return load(kind, tmp_path_factory.mktemp("checkpoint"), tp, pp)
 
 
-def load(kind: str, path: Path, tp: int = 1) -> archzoo.Model:
+def load(kind: str, path: Path, tp: int = 1, pp: int = 1) -> archzoo.Model:
     reference = LlamaForSequenceClassification(LlamaConfig(**SIZES, num_labels=4)).eval()
     randomise(reference)
     save(reference if kind == KINDS[0] else reference.model, path)
     file = path / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "architectures": [kind]}))
-    return archzoo.load(path, dtype=torch.float32, tp=tp, kv_slots=256)
+    return archzoo.load(path, dtype=torch.float32, tp=tp, pp=pp, kv_slots=256)
 
 
 def answer(model: archzoo.Model, prompts: Any, **options: Any) -> Tensor:
@@ -74,7 +80,8 @@ class Pool:
             step.input_ids += new
             step.new_slots += slots
             held += slots
-        output = self.engine.forward(step, Wanted(pooling=PoolingRequest(ending, None, False)))
+        wanted = Wanted(pooling=PoolingRequest(ending, None, False))
+        (output,) = self.engine.forward([step], [wanted])
         assert output.pooled is not None
         return output.pooled
 

@@ -356,7 +356,7 @@ def test_get_and_need_state_key_and_kinds(tmp_path: Path) -> None:
 def test_a_parsed_file_pickles(tmp_path: Path) -> None:
     file = GGUFFile(write(tmp_path / "a.gguf", one()))
     again = pickle.loads(pickle.dumps(file))
-    assert (again.metadata, again.tensors, again.size) == (file.metadata, file.tensors, file.size)
+    assert (again.metadata, again.tensors, again.parts) == (file.metadata, file.tensors, file.parts)
     same(read_all(GGUFSource(again))["output.weight"], torch.from_numpy(normal(2, 32)))
 
 

@@ -61,15 +61,17 @@ class LlamaForSequenceClassificationWithNormal_Weights(LlamaForSequenceClassific
     def __init__(self, config: ModelConfig, ctx: BuildContext, prefix: str = "") -> None:
         """Labels come in pairs, one pair for each attribute."""
         super().__init__(config, ctx, prefix)
-        if self.score.output_size % 2:
+        if self.num_labels % 2:
             raise ConfigError(
-                f"{self.score.output_size} is odd; expected a mean and a spread for each attribute",
+                f"{self.num_labels} is odd; expected a mean and a spread for each attribute",
                 "num_labels",
                 config.file,
             )
-        dot = f"{prefix}." if prefix else ""
-        self.weights = AttributeWeights(
-            config.hidden_size, self.score.output_size // 2, ctx=ctx, prefix=f"{dot}weights"
+        self.weights = self.on_last_stage(
+            "weights",
+            lambda where: AttributeWeights(
+                config.hidden_size, self.num_labels // 2, ctx=ctx, prefix=where
+            ),
         )
 
     @property

@@ -32,10 +32,12 @@ class LlamaAttention(nn.Module):
     """Grouped-query attention with rotary positions.
 
     Shapes:
-        hidden_states: (T, D); returns (T, D), partial over ``tp``.
+        hidden_states: (T, D); returns (T, D), partial over ``attn_tp``.
     """
 
-    parallel_group = "tp"
+    parallel_group: ClassVar[str] = "attn_tp"
+    reduce_results: ClassVar[bool] = False
+    """Whether it completes its own sum; only where no stage boundary does."""
 
     def __init__(
         self, config: ModelConfig, layer_id: int, *, ctx: BuildContext, prefix: str
@@ -65,7 +67,7 @@ class LlamaAttention(nn.Module):
             config.num_attention_heads * config.head_dim,
             config.hidden_size,
             bias=config.o_proj_bias,
-            reduce_results=False,
+            reduce_results=self.reduce_results,
             parallel_group=self.parallel_group,
             ctx=ctx,
             prefix=f"{prefix}.o_proj",

@@ -17,11 +17,6 @@ GGUF = NameRules(
 """llama.cpp's names; q, k, v and gate, up are stacked by the skeleton's rules afterwards."""
 
 BACKBONE = NameRules(
-    renames=(
-        Rename("embed_tokens.*", "model.embed_tokens.*"),
-        Rename("layers.**", "model.layers.**"),
-        Rename("norm.*", "model.norm.*"),
-    ),
     skips=(Skip("head of a backbone", "lm_head.*", "an embedding model has no head"),),
 )
-"""A backbone saved on its own has no ``model.`` in front."""
+"""A backbone has no head, whatever else was saved beside it."""

@@ -89,14 +89,14 @@ MUTANTS = (
         "scoring-knows-the-chunk-only",
         "length-dependent rope of a scored prompt sees the chunks so far",
         "core/runtime/engine.py",
-        {"[len(ids)] * len(part)": "[start + len(part)] * len(part)"},
+        {"[len(prompts[at])] * len(part)": "[start + len(part)] * len(part)"},
         (f"{LLAMA}::test_chunks_and_batches_equal_the_whole[longrope]",),
     ),
     Mutant(
         "logprob-target-shifted",
         "the log-probability of the row's own token instead of the next",
         "core/runtime/scoring.py",
-        {"[ids[row + 1] for row in rows]": "[ids[row] for row in rows]"},
+        {"[ids[row + 1] for row in here]": "[ids[row] for row in here]"},
         ("tests/runtime/test_model.py::test_logprobs_of_input_tokens[0-None]",),
     ),
     Mutant(

@@ -8,12 +8,14 @@ LOADER = "tests/weights/test_loader.py"
 REMAP = "tests/weights/test_remap.py"
 SOURCES = "tests/weights/test_sources.py"
 GGUF = "tests/weights/test_gguf.py"
+NESTING = "tests/weights/test_nesting.py"
+MUTATED = "tests/weights/test_mutated_checkpoints.py"
 
 MUTANTS = (
     Mutant(
         "gate-and-up-stacked-swapped",
         "gate_proj loaded into up's half and the other way round",
-        "core/weights/remap.py",
+        "core/weights/standard_names.py",
         {
             '"**.gate_proj.*", "**.gate_up_proj.*", 0': '"**.gate_proj.*", "**.gate_up_proj.*", 1',
             '"**.up_proj.*", "**.gate_up_proj.*", 1': '"**.up_proj.*", "**.gate_up_proj.*", 0',
@@ -50,7 +52,7 @@ MUTANTS = (
     Mutant(
         "skip-rule-too-wide",
         "a rule for stored masks drops real biases",
-        "core/weights/remap.py",
+        "core/weights/standard_names.py",
         {'"**.attn.bias"': '"**.*.bias"'},
         (f"{REMAP}::test_standard_skips_leave_others_alone[self_attn.bias]",),
     ),
@@ -67,8 +69,8 @@ MUTANTS = (
     Mutant(
         "written-slices-not-proved",
         "a slice dropped while copying passes, for the plan had it",
-        "core/weights/loader.py",
-        {"            run.prove()\n": ""},
+        "core/weights/filling.py",
+        {"        run.prove()\n": ""},
         (f"{LOADER}::test_a_slice_that_is_not_copied_exactly_once_is_a_fault[0-partial]",),
     ),
     Mutant(
@@ -103,8 +105,8 @@ MUTANTS = (
         "a tensor that no parameter wants is dropped",
         "core/weights/plan.py",
         {
-            'plan.findings.tensor_fault("unexpected", name, f"{name} (shape {shape}): {why}")': (
-                'plan.findings.skip(name, f"{name} (shape {shape}): {why}")'
+            'plan.findings.tensor_fault("unexpected", name, text, status)': (
+                "plan.findings.skip(name, text, status)"
             )
         },
         (
@@ -183,5 +185,49 @@ MUTANTS = (
         "core/weights/gguf.py",
         {"if not accepted and not bool((values == 1).all()):": "if values.numel() == 0:"},
         (f"{GGUF}::test_rope_factors_that_matter_are_refused",),
+    ),
+    Mutant(
+        "first-wrapper-wins",
+        "half of a checkpoint is wrapped, and nobody is told",
+        "core/weights/nesting.py",
+        {"if len(examples) > 1:": "if len(examples) > 9:"},
+        (f"{NESTING}::test_mixtures_are_refused_by_name",),
+    ),
+    Mutant(
+        "leftovers-before-parameters",
+        "a rule for what nobody wants takes the KV scale that an attention waits for",
+        "core/weights/standard_names.py",
+        {"_UNUSED_SCALE, unless_wanted=True)": "_UNUSED_SCALE)"},
+        (f"{NESTING}::test_a_tensor_that_a_parameter_wants_is_never_a_leftover",),
+    ),
+    Mutant(
+        "spelling-forgotten",
+        "a checkpoint's own spelling does not come back",
+        "core/weights/remap.py",
+        {"        name = self.spelled.get(name, name)\n": ""},
+        (f"{NESTING}::test_a_wrapper_is_undone_for_every_name_and_put_back",),
+    ),
+    Mutant(
+        "last-of-two-names-wins",
+        "a header states a tensor twice and the second silently counts",
+        "core/weights/safetensors_source.py",
+        {"        refuse_doubled_names(path)\n": ""},
+        ("tests/weights/test_hostile_sources.py::test_headers_that_lie_are_refused[a name twice]",),
+    ),
+    Mutant(
+        "parts-in-any-order",
+        "a renamed part of a split model passes for another",
+        "core/weights/gguf_split.py",
+        {"if found != want:": "if found is None:"},
+        ("tests/weights/test_gguf_split.py::test_parts_that_changed_places_are_named",),
+    ),
+    Mutant(
+        "transposed-by-any-other-name",
+        "the report does not say what is wrong with a shape",
+        "core/weights/plan.py",
+        {'return "transposed", "it looks transposed"': 'return "reshaped", "it looks transposed"'},
+        (
+            f"{MUTATED}::test_every_mutation_of_every_tensor_is_found_in_headers_and_called_by_its_name",
+        ),
     ),
 )

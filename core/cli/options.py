@@ -1,0 +1,65 @@
+"""Arguments and options that several commands have, and the words that some of them take."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class DType(StrEnum):
+    """Number formats a model can run in."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+    FLOAT64 = "float64"
+
+
+class Link(StrEnum):
+    """Links between ranks whose costs are known by default."""
+
+    NVLINK = "nvlink"
+    PCIE = "pcie"
+    ETHERNET = "ethernet"
+    GLOO = "gloo"
+
+
+class PlanMode(StrEnum):
+    """Ways of choosing collectives between stages."""
+
+    CHEAPEST = "cheapest"
+    NAIVE = "naive"
+
+
+Checkpoint = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH",
+        help="Checkpoint directory, .safetensors or .gguf file, or hub id (owner/name).",
+        show_default=False,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Never ask the hub.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+PromptText = Annotated[str | None, typer.Option("--prompt", metavar="TEXT", help="The prompt.")]
+Plan = Annotated[
+    PlanMode, typer.Option(help="How collectives are chosen: by cost, or always all-reduces.")
+]
+Stages = Annotated[int, typer.Option(min=1, help="Pipeline stages, of --tp ranks each.")]
+Groups = Annotated[
+    int, typer.Option(min=1, help="Attention groups of a stage, each with its own requests.")
+]
+OwnDType = Annotated[
+    DType | None, typer.Option(help="Of the weights.", show_default="the checkpoint's")
+]
+DPHead = Annotated[
+    bool,
+    typer.Option("--dp-lm-head", help="Split the head over each attention group, not all ranks."),
+]
+TokenIds = Annotated[
+    str | None,
+    typer.Option(metavar="1,2,3", help="The prompt as token ids; needs no tokenizer."),
+]

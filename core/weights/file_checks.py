@@ -1,0 +1,69 @@
+"""What every kind of checkpoint file is checked for: what it looks like, and fit names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..errors import CheckpointFileError
+
+NOT_A_FILE = "is not a file; give a safetensors file or a checkpoint directory"
+LONGEST_NAME = 1024
+"""Characters of a tensor name. Real ones have up to about 120."""
+MOST_DIMS = 16
+"""Dimensions of a tensor. Real ones have up to 5."""
+
+
+def mistaken_for(path: Path) -> str | None:
+    """What was saved in a file's place, and what to do; None when that does not show."""
+    if not path.is_file():
+        return NOT_A_FILE
+    with path.open("rb") as stream:
+        head = stream.read(512)
+    if not head:
+        return "is empty (0 bytes); the download did not finish: fetch it again"
+    if head.startswith(b"version https://git-lfs"):
+        return "is a Git LFS pointer, not the weights; run: git lfs pull"
+    if head.lstrip()[:1] == b"<":
+        return "is an HTML or XML page, not weights; the download was answered with a web page"
+    if head.startswith((b"PK\x03\x04", b"\x80\x02")):
+        return "is a PyTorch pickle with a safetensors name; convert it"
+    if head.startswith(b"GGUF"):
+        return "is a GGUF file with a safetensors name; rename it to .gguf"
+    return None
+
+
+def check_tensor(path: Path, name: str, dims: int) -> None:
+    """Refuse a tensor that would flood or deceive a reader of messages.
+
+    Args:
+        path: its file.
+        name: as stored.
+        dims: how many dimensions it has.
+
+    Raises:
+        CheckpointFileError: control characters or lone surrogates in the name, a name of more
+            than 1024 characters, or more than 16 dimensions.
+    """
+    if len(name) <= LONGEST_NAME and name.isprintable() and dims <= MOST_DIMS:
+        return
+    raise CheckpointFileError(
+        str(path),
+        f"names a tensor {ascii(name[:80])} ({len(name)} characters, {dims} dimensions); expected "
+        f"printable text of up to {LONGEST_NAME} characters and up to {MOST_DIMS} dimensions: no "
+        "trainer writes such a tensor, get the checkpoint from its author",
+    )
+
+
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose keys come once each, for ``object_pairs_hook``.
+
+    Raises:
+        ValueError: one comes twice.
+    """
+    out: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in out:
+            raise ValueError(f"key {ascii(key[:80])} comes twice")
+        out[key] = value
+    return out

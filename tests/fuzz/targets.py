@@ -1,0 +1,97 @@
+"""What is fuzzed: each target takes bytes and may raise an ArchzooError, nothing else."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from archzoo.config import LLAMA_LIKE, ModelConfig, config_from_gguf, read_config
+from archzoo.models import CausalLM, name_map
+from archzoo.parallel import whole
+from archzoo.weights import AutoWeightsLoader, WeightSource, open_source
+from archzoo.weights.gguf import GGUFFile, GGUFSource
+
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+MOST_READ = 1 << 16
+"""Elements of a tensor that are read; a target is about headers."""
+
+
+def fuzz_safetensors(content: bytes, folder: Path) -> None:
+    """A file: opened, planned, read."""
+    path = folder / "model.safetensors"
+    path.write_bytes(content)
+    use(open_source(path))
+
+
+def fuzz_index(content: bytes, folder: Path) -> None:
+    """An index beside two good shards."""
+    for number, name in enumerate(SHARDS):
+        if not (folder / name).exists():
+            save_file({f"model.layers.{number}.w": torch.ones(2, 3)}, folder / name)
+    (folder / "model.safetensors.index.json").write_bytes(content)
+    use(open_source(folder))
+
+
+def fuzz_gguf(content: bytes, folder: Path) -> None:
+    """A file: its metadata as a config, its tensors as weights."""
+    path = folder / "model-00001-of-00002.gguf"
+    path.write_bytes(content)
+    file = GGUFFile(path)
+    source = GGUFSource(file, accept_rope_divisors=True)
+    use(source)
+    divisors = source.rope_divisors
+    raw = config_from_gguf(file.metadata, file.tensors, rope_divisors=divisors, file=str(path))
+    ModelConfig.from_dict(raw, LLAMA_LIKE, str(path))
+
+
+def fuzz_config(content: bytes, folder: Path) -> None:
+    """A config.json, normalised."""
+    (folder / "config.json").write_bytes(content)
+    ModelConfig.from_dict(read_config(folder), LLAMA_LIKE, str(folder / "config.json"))
+
+
+def use(source: WeightSource) -> None:
+    """Plan, load and read what a source says it has."""
+    try:
+        infos = source.infos()
+        loader = AutoWeightsLoader(small_model(), name_map=name_map(CausalLM, "hf"))
+        str(loader.plan(infos).findings.report(source.description, source.notes))
+        for name, info in infos.items():
+            box = whole(info.shape)
+            if sum(stop for _, stop in box) < MOST_READ and info.nbytes(box) < MOST_READ:
+                assert tuple(source.read(name, box).shape) == info.shape
+    finally:
+        source.close()
+
+
+def small_model() -> nn.Module:
+    """Two layers and a tied pair."""
+    top = nn.Module()
+    top.model = nn.Module()
+    top.model.layers = nn.ModuleList(nn.Module() for _ in range(2))
+    for layer in top.model.layers:
+        layer.w = nn.Parameter(torch.zeros(2, 3), requires_grad=False)
+    top.model.embed_tokens, top.lm_head = nn.Module(), nn.Module()
+    top.model.embed_tokens.weight = nn.Parameter(torch.zeros(4, 3), requires_grad=False)
+    top.lm_head.weight = top.model.embed_tokens.weight
+    return top
+
+
+TARGETS: Mapping[str, Callable[[bytes, Path], None]] = {
+    "safetensors": fuzz_safetensors,
+    "gguf": fuzz_gguf,
+    "index": fuzz_index,
+    "config": fuzz_config,
+}
+
+
+def run_target(name: str, content: bytes, folder: Path) -> None:
+    """One input; warnings are no concern here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        TARGETS[name](content, folder)
