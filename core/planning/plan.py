@@ -116,7 +116,7 @@ class Plan:
         """Femtoseconds of all boundaries."""
         return sum(edge.cost for edge in self.edges)
 
-    @property
+    @cached_property
     def sliced(self) -> bool:
         """Whether an attention group's rows are cut somewhere, so that they need padding."""
         moves = {move for edge in set(self.edges) for move in edge.moves}
