@@ -94,7 +94,11 @@ MUTANTS = (
         "duplicate-accepted",
         "of two tensors for one place the first wins in silence",
         "core/weights/plan.py",
-        {'plan.findings.tensor_fault("duplicate", name, ': "plan.findings.skip(name, "},
+        {
+            'plan.findings.tensor_fault("duplicate", name, f"{name} and {rival} both fill {where}")': (
+                "plan.findings.skip(name, rival, where)"
+            )
+        },
         (
             f"{LOADER}::test_two_tensors_for_one_part_are_duplicates",
             f"{LOADER}::test_fused_beside_split_is_a_duplicate",
