@@ -5,7 +5,7 @@ A difference found later would be a hang, or worse, wrong sums; so it is looked 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import TypeVar
 
@@ -34,14 +34,12 @@ def check_same_catalog(source: Catalog, executor: Executor) -> None:
     prints = executor.everyones([fingerprint(source)])
     if all(each == prints[0] for each in prints):
         return
-    everyones = executor.everyones(facts(source))
-    for rank, theirs in enumerate(everyones):
-        if theirs != everyones[0]:
-            raise RegistryError(
-                f"rank {rank} resolves models differently from rank 0: "
-                f"{differences(everyones[0], theirs)}; install the same plugins and set the same "
-                "ARCHZOO_ variables on every host"
-            )
+    odd = _odd_one(executor.everyones(facts(source)))
+    if odd is not None:
+        raise RegistryError(
+            f"rank {odd[0]} resolves models differently from rank 0: {odd[1]}; install the same "
+            "plugins and set the same ARCHZOO_ variables on every host"
+        )
 
 
 def agreed_costs(costs: CostTable | None, executor: Executor) -> CostTable | None:
@@ -74,14 +72,20 @@ def check_same_model(
     ]
     told += [f"{name}={value!r}" for name, value in settings.items()]
     told.append(f"plan digest={module.model.stack.book.digest}")
-    everyones = executor.everyones(told)
+    odd = _odd_one(executor.everyones(told))
+    if odd is not None:
+        raise TopologyError(
+            f"rank {odd[0]} would run another model than rank 0: {odd[1]}; give every rank the "
+            "same checkpoint and arguments"
+        )
+
+
+def _odd_one(everyones: Sequence[Sequence[str]]) -> tuple[int, str] | None:
+    """The first rank that says something else than rank 0, and what; None when all say the same."""
     for rank, theirs in enumerate(everyones):
         if theirs != everyones[0]:
-            raise TopologyError(
-                f"rank {rank} would run another model than rank 0: "
-                f"{differences(everyones[0], theirs)}; give every rank the same checkpoint and "
-                "arguments"
-            )
+            return rank, differences(everyones[0], theirs)
+    return None
 
 
 def load_together(executor: Executor, load: Callable[[], T]) -> T:
