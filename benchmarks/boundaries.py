@@ -22,14 +22,13 @@ from torch import Tensor
 
 import archzoo
 from archzoo.cli.boundary_table import sections
-from archzoo.context import PlanMode
 from archzoo.forward import AttentionSpec, ForwardBatch
 from archzoo.models import DecoderBase
 from archzoo.parallel.in_process import CollectiveRecord, InProcessWorld
 from archzoo.parallel.links import CUDA, MICROSECOND, CostTable, over_link
 from archzoo.parallel.rows import GroupRows
 from archzoo.planning.buckets import PlanBook
-from archzoo.planning.plan import Plan
+from archzoo.planning.plan import Mode, Plan
 
 HIDDEN, SMALL = 8192, 64
 LLAMA_70B = {
@@ -55,7 +54,7 @@ NARROW = LLAMA_70B | {
     "vocab_size": 128,
 }
 BATCHES = (("decode", 8), ("decode", 64), ("decode", 256), ("prefill", 2048), ("prefill", 16384))
-MODES: tuple[PlanMode, ...] = ("naive", "cheapest")
+MODES: tuple[Mode, ...] = ("naive", "cheapest")
 
 
 class NoAttention:
@@ -79,12 +78,12 @@ class NoAttention:
 class Simulation:
     """The narrow model on all ranks of one topology."""
 
-    def __init__(self, topology: archzoo.Topology, mode: PlanMode) -> None:
+    def __init__(self, topology: archzoo.Topology, mode: Mode) -> None:
         self.topology, self.backend = topology, NoAttention()
         self.world = InProcessWorld(topology.world_size)
         self.modules = [self._module(rank, mode) for rank in range(topology.world_size)]
 
-    def _module(self, rank: int, mode: PlanMode) -> DecoderBase:
+    def _module(self, rank: int, mode: Mode) -> DecoderBase:
         ctx = archzoo.BuildContext.of(
             self.topology.at(rank),
             communicators=self.world.factory(rank),
@@ -124,7 +123,7 @@ def slower(table: CostTable, ratio: int) -> CostTable:
     return replace(table, link=link, memory=table.memory // ratio)
 
 
-def book_of(topology: archzoo.Topology, mode: PlanMode) -> PlanBook:
+def book_of(topology: archzoo.Topology, mode: Mode) -> PlanBook:
     """Plans of the wide model."""
     ctx = archzoo.BuildContext.of(
         topology, dtype=torch.bfloat16, device="meta", plan=mode, costs=CUDA

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 
@@ -18,9 +17,8 @@ from .parallel import (
     split_layers,
 )
 from .parallel.links import CostTable
+from .planning.plan import Mode
 from .quantization import QuantConfig, QuantMethod, QuantTarget, UnquantizedConfig
-
-PlanMode = Literal["cheapest", "naive"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class BuildContext:
     quant: QuantConfig = field(default_factory=UnquantizedConfig)
     poison: bool = False
     layer_range: range | None = None
-    plan: PlanMode = "cheapest"
+    plan: Mode = "cheapest"
     costs: CostTable | None = None
     dp_lm_head: bool = False
 
@@ -67,7 +65,7 @@ class BuildContext:
         quant: QuantConfig | None = None,
         poison: bool = False,
         layer_range: range | None = None,
-        plan: PlanMode = "cheapest",
+        plan: Mode = "cheapest",
         costs: CostTable | None = None,
         dp_lm_head: bool = False,
     ) -> BuildContext:

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
-from ..context import PlanMode
 from ..parallel.launch import process_count, shutdown
+from ..planning.plan import Mode
 from ..runtime import Model, StreamChunk, load
 from ..runtime.checkpoint import local_path, require_tokenizer
 from ..runtime.prompts import Prompt
@@ -53,7 +53,7 @@ class Options:
     tp: int | None = None
     pp: int = 1
     attn_dp: int = 1
-    plan: PlanMode = "cheapest"
+    plan: Mode = "cheapest"
     dp_lm_head: bool = False
     dtype: str | None = None
     stream: bool = True

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from ..config import ModelConfig, architectures_of, read_config
-from ..context import BuildContext, PlanMode
+from ..context import BuildContext
 from ..models import DecoderBase
 from ..parallel import Topology
 from ..parallel.links import MICROSECOND, TABLES
 from ..parallel.rows import GroupRows
 from ..planning.buckets import PlanBook
-from ..planning.plan import Plan, digest
+from ..planning.plan import Mode, Plan, digest
 from ..planning.planner import Search
 from ..quantization import quant_config
 from ..runtime.checkpoint import Checkpoint, local_path
@@ -52,7 +52,7 @@ class Options:
     path: str
     topology: Topology = Topology()
     rows: tuple[int, ...] = (64, 8192)
-    plan: PlanMode = "cheapest"
+    plan: Mode = "cheapest"
     link: str = "nvlink"
     dtype: str | None = None
     dp_lm_head: bool = False

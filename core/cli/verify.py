@@ -12,10 +12,11 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ..context import BuildContext, PlanMode
+from ..context import BuildContext
 from ..errors import InputError
 from ..parallel import Topology
 from ..parallel.launch import process_count, shutdown
+from ..planning.plan import Mode
 from ..runtime import build, load
 from ..runtime.checkpoint import Checkpoint, local_path, require_tokenizer
 from ..runtime.request import check_prompt
@@ -51,7 +52,7 @@ class Options:
 
     path: str
     topologies: tuple[Topology, ...] = (Topology(),)
-    plan: PlanMode = "cheapest"
+    plan: Mode = "cheapest"
     dp_lm_head: bool = False
     dtype: str = "float32"
     prompt: str | Sequence[int] | None = None

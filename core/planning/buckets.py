@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..parallel.placement import Term
 from ..parallel.rows import Batch, GroupRows, RowMap
 from .facts import StageFacts
-from .plan import Mode, Plan, digest
+from .plan import Mode, Plan, check_mode, digest
 from .planner import Planner
 
 _PROBES = (1, 32, 1024, 16384)
@@ -24,6 +24,9 @@ class PlanBook:
         planner: makes them.
         stages, start, mode: as in Planner.plan.
 
+    Raises:
+        BoundaryError: no such mode.
+
     Attributes:
         axes: of the planner.
     """
@@ -36,6 +39,7 @@ class PlanBook:
         start: Term | None = None,
         mode: Mode = "cheapest",
     ) -> None:
+        check_mode(mode)
         self._planner, self.axes = planner, planner.axes
         self.stages = tuple(stages)
         self.mode: Mode = mode

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from ..errors import BoundaryError
 from ..parallel.placement import Rules, Term
@@ -20,6 +20,18 @@ VERSION = 1
 
 Mode = Literal["cheapest", "naive"]
 """``naive`` pays every debt by an all-reduce where it arises, whatever the batch."""
+
+
+def check_mode(mode: str) -> None:
+    """Refuse a way of choosing that does not exist.
+
+    Raises:
+        BoundaryError: none of ``Mode``.
+    """
+    if mode not in get_args(Mode):
+        raise BoundaryError(
+            f"plan={mode!r}; plans are chosen as one of {', '.join(get_args(Mode))}"
+        )
 
 
 class Move(NamedTuple):

@@ -20,7 +20,7 @@ from ..parallel.pricing import Pricing
 from ..parallel.rows import Batch
 from .cost import ADD_NORM, Costs, Provider
 from .facts import StageFacts, check_stack
-from .plan import Edge, Mode, Move, Plan, follow
+from .plan import Edge, Mode, Move, Plan, check_mode, follow
 from .shortest import Boundary
 from .steps import State, Stream
 
@@ -78,8 +78,13 @@ class Planner:
         return self.search(batch, mode).plan(tuple(stages), (first,), forced or {})
 
     def search(self, batch: Batch, mode: Mode = "cheapest") -> Search:
-        """The search for batches of this size."""
+        """The search for batches of this size.
+
+        Raises:
+            BoundaryError: no such mode.
+        """
         if (batch, mode) not in self._searches:
+            check_mode(mode)
             rules = Rules(self.axes, batch.ragged, self.fold, batch.cuts)
             pricing = Pricing(rules, self.table, self.width)
             costs = Costs(pricing, batch.sizes(self.axes), self.providers)

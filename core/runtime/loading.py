@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from ..config import ModelConfig, architectures_of
-from ..context import BuildContext, PlanMode
+from ..context import BuildContext
 from ..errors import InputError, RegistryError
 from ..models import CausalLM, DecoderBase, name_map
 from ..models.causal_lm import EMBEDDING_WEIGHT, HEAD_WEIGHT
 from ..parallel import Topology
 from ..parallel.links import CostTable
+from ..planning.plan import Mode
 from ..quantization import quant_config
 from ..registry import catalog, catalog_for, resolve, serve
 from ..weights import (
@@ -69,7 +70,7 @@ def load(
     prefill_chunk: int | None = None,
     pp_layers: Sequence[int] | None = None,
     pp_micro_batches: int | None = None,
-    plan: PlanMode = "cheapest",
+    plan: Mode = "cheapest",
     costs: CostTable | None = None,
     dp_lm_head: bool = False,
     check_values: bool = False,

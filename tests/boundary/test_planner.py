@@ -394,3 +394,14 @@ def test_planner_and_boundaries_stay_small() -> None:
             for number, line in lines
         )
     assert 500 < total < 1000
+
+
+def test_a_mode_that_does_not_exist_is_refused_and_not_taken_for_naive() -> None:
+    planner = Planner(Axes.of(Topology(tp=2)), 64)
+    stages = (declare_attn(), declare_ffn())
+    for make in (
+        lambda: PlanBook(planner, stages, mode="cheap"),  # type: ignore[arg-type]  # that is the test
+        lambda: planner.plan(stages, Batch(8, 8), mode=""),  # type: ignore[arg-type]  # that is the test
+    ):
+        with pytest.raises(BoundaryError, match="one of cheapest, naive"):
+            make()
