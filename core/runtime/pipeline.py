@@ -1,7 +1,7 @@
 """StageRunner: one rank's part in a pipeline; micro-batches come in, are computed and handed on.
 
-Every rank of a stage sends to the rank of the same tp number in the next stage: each holds the
-complete residual rows. Stages overlap because a stage turns to the next micro-batch as soon as it
+Every rank of a stage sends to the rank of the same tp number in the next stage the residual rows
+that the plan leaves with it: its attention group's, or a slice of them. Stages overlap because a stage turns to the next micro-batch as soon as it
 has handed one on; nobody waits for results before the last micro-batch is through.
 """
 
