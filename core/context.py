@@ -18,7 +18,13 @@ from .parallel import (
 )
 from .parallel.links import CostTable
 from .planning.plan import Mode
-from .quantization import QuantConfig, QuantMethod, QuantTarget, UnquantizedConfig
+from .quantization import (
+    ExpertsMethod,
+    QuantConfig,
+    QuantMethod,
+    QuantTarget,
+    UnquantizedConfig,
+)
 
 
 @dataclass(frozen=True)
@@ -121,3 +127,7 @@ class BuildContext:
         """The quantization method of the layer at ``prefix``."""
         assert kind in ("linear", "embedding", "head")
         return self.quant.method_for(QuantTarget(prefix, kind))  # type: ignore[arg-type]  # checked
+
+    def experts_method_for(self, prefix: str, experts: int) -> ExpertsMethod:
+        """The quantization method of the linear layer at ``prefix`` of so many experts."""
+        return self.quant.experts_method_for(QuantTarget(prefix, "experts", experts))

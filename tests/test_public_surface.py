@@ -13,7 +13,7 @@ import archzoo
 
 PACKAGES = {
     "archzoo": {"BuildContext", "Model", "ModelConfig", "Topology", "build", "load"}
-    | {"load_weights", "resolve", "__version__"},
+    | {"load_weights", "preflight", "resolve", "__version__"},
     "archzoo.attention": {"AttentionBackend", "AttentionSpec", "AttentionType", "make_backend"}
     | {"LayerKV", "TorchAttention", "reference_attention"},
     "archzoo.boundary": {"AddNorm", "ResidualStream", "StageBoundary"},
@@ -26,15 +26,25 @@ PACKAGES = {
     | {"QKVParallelLinear", "RadixAttention", "ReplicatedLinear", "RowParallelLinear"}
     | {"SiluAndMul", "VocabParallelEmbedding", "get_rope", "PoolingType", "RotaryEmbedding"},
     "archzoo.models": {"CausalLM", "DecoderLayer", "DecoderModel", "GatedMLP"}
-    | {"DecoderBase", "EmbeddingModel", "PPProxyTensors", "SequenceClassifier"},
+    | {"GroupedQueryAttention", "LinearStack", "Reranking"}
+    | {"DecoderBase", "EmbeddingModel", "PPProxyTensors", "SequenceClassifier"}
+    | {"DraftModel", "states_for_draft"},
     "archzoo.parallel": {"Communicator", "Group", "Groups", "HeadLayout", "ShardSpec", "Topology"}
     | {"LinearPartition", "ParameterFactory", "ShardedParameter", "Dim", "IN", "OUT"}
     | {"Elsewhere", "PipelineStage", "split_layers"},
     "archzoo.quantization": {"QuantConfig", "QuantMethod", "QuantTarget", "quant_config"},
     "archzoo.registry": {"Catalog", "Provider", "catalog", "resolve"},
+    "archzoo.survey": {"Explanation", "PreflightReport", "RankFault", "RankReport", "preflight"},
     "archzoo.weights": {"AutoWeightsLoader", "NameMap", "NameRules", "RemapRegistry", "Rename"}
     | {"STANDARD_GATE_UP_MAPPING", "STANDARD_QKV_MAPPING", "STANDARD_SKIPS", "Skip"}
-    | {"WeightReport", "WeightSource", "open_source", "UpdateReport", "WeightState"},
+    | {
+        "WeightReport",
+        "WeightSource",
+        "open_source",
+        "UpdateReport",
+        "WeightState",
+        "open_headers",
+    },
 }
 
 SIGNATURES = {
@@ -42,6 +52,8 @@ SIGNATURES = {
     + ["quantization", "backend", "compile"],
     "build": ["config", "ctx"],
     "load_weights": ["module", "source"],
+    "preflight": ["path", "dtype", "topology", "tp", "pp", "attn_dp", "ep", "pp_layers"]
+    + ["dp_lm_head", "batch", "chunk", "context", "memory"],
     "resolve": ["architectures", "strict"],
 }
 
@@ -49,18 +61,27 @@ METHODS = {
     "logits": ["self", "ids", "chunk_size"],
     "logprobs": ["self", "ids", "start", "top_k", "temperature"],
     "embed": ["self", "prompts", "dimensions", "normalize"],
-    "classify": ["self", "prompts", "chunk_size"],
+    "classify": ["self", "prompts", "chunk_size", "label_tokens"],
     "generate": ["self", "prompt", "max_new_tokens", "stream"],
+    "rerank": ["self", "query", "documents", "instruction", "labels", "chunk_size"],
+    "step_scores": ["self", "prompts", "step_token"],
     "update_weights": ["self", "pairs", "mode", "atomic", "allow_partial_stacks", "check_values"],
     "export_weights": ["self"],
     "untie": ["self"],
+    "forward": ["self", "ids", "chunk_size"],
+    "set_aux_layers": ["self", "indices"],
+    "set_eagle3_layers_to_capture": ["self", "ids"],
+    "set_dflash_layers_to_capture": ["self", "ids"],
 }
 
 KEYWORDS = {
-    "load": {"check_values", "progress"},
+    "load": {"check_values", "progress", "target"},
     "load_weights": {"check_values"},
 }
 """Additions, by name only."""
+
+METHOD_KEYWORDS = {"generate": {"draft", "draft_tokens"}}
+"""The same of Model."""
 
 
 @pytest.mark.parametrize("package", list(PACKAGES))
@@ -75,7 +96,7 @@ def test_public_names_stay(package: str) -> None:
 def test_parameters_stay(name: str) -> None:
     parameters = inspect.signature(getattr(archzoo, name)).parameters
     assert list(parameters)[: len(SIGNATURES[name])] == SIGNATURES[name]
-    if name == "load":
+    if name in ("load", "preflight"):
         kinds = {p.kind for p in list(parameters.values())[1:]}
         assert kinds == {inspect.Parameter.KEYWORD_ONLY}, "additions are keyword-only"
 
@@ -84,6 +105,13 @@ def test_parameters_stay(name: str) -> None:
 def test_keywords_stay(name: str) -> None:
     parameters = inspect.signature(getattr(archzoo, name)).parameters
     assert {parameters[each].kind for each in KEYWORDS[name]} == {inspect.Parameter.KEYWORD_ONLY}
+
+
+@pytest.mark.parametrize("name", list(METHOD_KEYWORDS))
+def test_keywords_of_methods_stay(name: str) -> None:
+    parameters = inspect.signature(getattr(archzoo.Model, name)).parameters
+    kinds = {parameters[each].kind for each in METHOD_KEYWORDS[name]}
+    assert kinds == {inspect.Parameter.KEYWORD_ONLY}
 
 
 @pytest.mark.parametrize("name", list(METHODS))

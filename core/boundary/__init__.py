@@ -12,6 +12,7 @@ from ..planning.facts import (
     declare_attn,
     declare_ffn,
     declare_head,
+    declare_moe,
     declare_own,
     declare_parallel,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "declare_attn",
     "declare_ffn",
     "declare_head",
+    "declare_moe",
     "declare_own",
     "declare_parallel",
 ]

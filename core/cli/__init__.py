@@ -7,12 +7,13 @@
     listing    list      question, gguf_architecture, why, why_text      why
     machine, doctor, doctor_text      doctor      probing, probe      its imports, isolated
     layout     columns and wrapping without rich      records      shapes of --json
-    preflight, preflight_text      preflight    boundary_table      what a plan's boundaries do
+    preflight_command, survey, survey_text, survey_record      preflight
+    preflight, preflight_text      preflight --boundaries    boundary_table      what they do
     generate   text from a checkpoint
     verify     our layers beside those of transformers      trace      layers caught in the act
     bench      speed, load time and memory beside theirs    contenders the two loops; footprint
     reference  the transformers model of a checkpoint
-    console    what people see: progress, warnings, errors
+    console    what people see: progress, warnings, errors    pace       a load as a line of text
 
 Exit codes: 0 fine, 1 refused or failed, 2 usage, 130 interrupted.
 """

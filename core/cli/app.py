@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from itertools import product
 from pathlib import Path
@@ -16,9 +15,11 @@ from .options import (
     Checkpoint,
     Debug,
     DPHead,
+    DraftPath,
+    DraftTokens,
     DType,
+    Experts,
     Groups,
-    Link,
     Offline,
     OwnDType,
     Plan,
@@ -27,7 +28,8 @@ from .options import (
     Stages,
     TokenIds,
 )
-from .values import integers, sizes
+from .preflight_command import preflight
+from .values import check_writable, integers, sizes
 
 app = typer.Typer(
     help="Run checkpoints, and check how they are run.",
@@ -62,53 +64,7 @@ for _command in quick.SUMMARIES:
     _quick(_command)
 
 
-@app.command()
-def preflight(
-    path: Checkpoint,
-    boundaries: Annotated[
-        bool, typer.Option("--boundaries", help="Show the plan of collectives between stages.")
-    ] = False,
-    tp: Annotated[int, typer.Option(min=1, help="Ranks of a pipeline stage.")] = 1,
-    pp: Stages = 1,
-    attn_dp: Groups = 1,
-    rows: Annotated[
-        str,
-        typer.Option(
-            metavar="64,8192", help="Rows of a batch, all groups together; one plan each."
-        ),
-    ] = "64,8192",
-    plan: Plan = PlanMode.CHEAPEST,
-    link: Annotated[Link, typer.Option(help="Between all ranks.")] = Link.NVLINK,
-    dp_lm_head: DPHead = False,
-    dtype: OwnDType = None,
-    as_json: AsJson = False,
-    offline: Offline = False,
-    debug: Debug = False,
-) -> None:
-    """Tell from a checkpoint's configuration how a topology would run it; reads no weights."""
-    if not boundaries:
-        raise typer.BadParameter(
-            "preflight shows the plan of collectives between stages; add --boundaries"
-        )
-    batches = sizes(rows, "--rows")
-
-    from .console import session
-
-    with session(debug) as screen:
-        with screen.busy("Starting"):
-            from . import preflight as command
-        options = command.Options(
-            path=path,
-            topology=command.Topology(tp=tp, pp=pp, attn_dp=attn_dp),
-            rows=batches,
-            plan=plan.value,
-            link=link,
-            dtype=dtype,
-            dp_lm_head=dp_lm_head,
-            as_json=as_json,
-            offline=offline,
-        )
-        command.run(options, screen)
+app.command()(preflight)
 
 
 @app.command()
@@ -151,9 +107,16 @@ def generate(
     ] = None,
     pp: Stages = 1,
     attn_dp: Groups = 1,
+    ep: Experts = 1,
     plan: Plan = PlanMode.CHEAPEST,
     dp_lm_head: DPHead = False,
     dtype: OwnDType = None,
+    no_prefix_cache: Annotated[
+        bool,
+        typer.Option("--no-prefix-cache", help="Keep no keys and values for prompts to come."),
+    ] = False,
+    draft: DraftPath = None,
+    draft_tokens: DraftTokens = None,
     no_stream: Annotated[
         bool, typer.Option("--no-stream", help="Show the text when it is complete.")
     ] = False,
@@ -171,12 +134,14 @@ def generate(
         )
     if system is not None and not chat:
         raise typer.BadParameter("is for chats; add --chat", param_hint="--system")
+    if draft_tokens is not None and draft is None:
+        raise typer.BadParameter("is for drafts; add --draft", param_hint="--draft-tokens")
 
     from .console import session
 
     with session(debug) as screen:
         if output is not None and screen.leads:
-            _check_output(output)
+            check_writable(output, "--output")
         if text is None and ids is None:
             text = _piped_prompt()
         with screen.busy("Starting"):
@@ -199,9 +164,13 @@ def generate(
             tp=tp,
             pp=pp,
             attn_dp=attn_dp,
+            ep=ep,
             plan=plan.value,
             dp_lm_head=dp_lm_head,
             dtype=dtype,
+            prefix_cache=not no_prefix_cache,
+            draft=draft,
+            draft_tokens=draft_tokens,
             stream=not no_stream,
             output=output,
             offline=offline,
@@ -223,6 +192,12 @@ def verify(
         str,
         typer.Option(metavar="1,2", help="Numbers of attention groups to check, with each --tp."),
     ] = "1",
+    ep: Annotated[
+        str,
+        typer.Option(
+            metavar="1,2", help="Parts that experts are dealt to, to check with each --tp."
+        ),
+    ] = "1",
     plan: Plan = PlanMode.CHEAPEST,
     dp_lm_head: DPHead = False,
     dtype: Annotated[DType, typer.Option(help="Of both models.")] = DType.FLOAT32,
@@ -243,23 +218,42 @@ def verify(
             show_default="2e-4 in float32, else by dtype",
         ),
     ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Keep what transformers computed, if we agree with it."),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Compare with a recording and its prompt, without transformers."
+        ),
+    ] = None,
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
-    """Compare every layer with transformers on the same checkpoint."""
+    """Compare every layer with transformers on the same checkpoint, or with a recording."""
     text, ids = _prompt(prompt, token_ids)
+    if against is not None and (record, text, ids, length) != (None,) * 4:
+        raise typer.BadParameter(
+            "brings its own prompt and values; leave out --record, --prompt, --token-ids and "
+            "--length",
+            param_hint="--against",
+        )
     ranks, stages, groups = sizes(tp, "--tp"), sizes(pp, "--pp"), sizes(attn_dp, "--attn-dp")
+    parts = sizes(ep, "--ep")
 
     from .console import session
 
     with session(debug) as screen:
+        if record is not None and screen.leads:
+            check_writable(record, "--record")
         with screen.busy("Starting"):
             from . import verify as command
         options = command.Options(
             path=path,
             topologies=tuple(
-                command.Topology(tp=r, pp=s, attn_dp=g)
-                for s, g, r in product(stages, groups, ranks)
+                command.Topology(tp=r, pp=s, attn_dp=g, ep=e)
+                for s, g, e, r in product(stages, groups, parts, ranks)
             ),
             plan=plan.value,
             dp_lm_head=dp_lm_head,
@@ -268,6 +262,8 @@ def verify(
             length=length,
             seed=seed,
             tolerance=tolerance,
+            record=record,
+            against=against,
             offline=offline,
         )
         agrees = command.run(options, screen)
@@ -320,24 +316,6 @@ def bench(
             offline=offline,
         )
         command.run(options, screen)
-
-
-def _check_output(output: Path) -> None:
-    """Find out before the work that its result cannot be written. The disk stays as it was."""
-    place = Path(os.path.realpath(output))
-    new = not os.path.exists(place)
-    if not new and not place.is_file() and not place.is_dir():
-        return  # a pipe or a device: opening it twice would be seen at its other end
-    try:
-        place.open("ab").close()
-    except OSError as error:
-        raise typer.BadParameter(
-            f"cannot write {output} ({error.strerror}); give a file in a directory that "
-            "exists and may be written",
-            param_hint="--output",
-        ) from None
-    if new:
-        place.unlink(missing_ok=True)
 
 
 def _prompt(text: str | None, token_ids: str | None) -> tuple[str | None, list[int] | None]:

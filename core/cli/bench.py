@@ -115,7 +115,7 @@ def _table(path: Path, plan: Plan, figures: list[Figure]) -> Table:
             f"medians of {plan.rounds} rounds, {threads}\n"
             f"decode: {plan.decode_tokens} tokens after prompts of {plan.decode_prompt_tokens}\n"
             "ratio: median of each round's, above 1 in archzoo's favour\n"
-            "load call: transformers only maps the file; archzoo reads and packs it\n"
+            "load call: transformers only maps the file; archzoo reads it, packing comes later\n"
             "values checked: the load call that looks for NaN and infinity, over the plain one\n"
             "start to first token: a fresh process, imports and reading included\n"
             f"archzoo {__version__}, transformers {facts['transformers']} "

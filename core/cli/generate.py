@@ -10,7 +10,7 @@ from time import perf_counter
 
 from ..parallel.launch import process_count, shutdown
 from ..planning.plan import Mode
-from ..runtime import Model, StreamChunk, load
+from ..runtime import Model, SpeculationReport, StreamChunk, load
 from ..runtime.checkpoint import local_path, require_tokenizer
 from ..runtime.prompts import Prompt
 from ..runtime.request import SamplingParams
@@ -36,9 +36,13 @@ class Options:
         tp: ranks of a pipeline stage; None for all processes there are.
         pp: pipeline stages.
         attn_dp: attention groups of a stage.
+        ep: parts of a stage that experts are dealt to.
         plan: how collectives between stages are chosen.
         dp_lm_head: split the head's vocabulary over each attention group.
         dtype: of the weights; None for the checkpoint's.
+        prefix_cache: keep keys and values for prompts that begin alike.
+        draft: checkpoint of a draft model; None for none.
+        draft_tokens: tokens it proposes at once; None for the default.
         stream: show pieces as they come.
         output: file for the result.
         offline: never ask the hub.
@@ -53,9 +57,13 @@ class Options:
     tp: int | None = None
     pp: int = 1
     attn_dp: int = 1
+    ep: int = 1
     plan: Mode = "cheapest"
     dp_lm_head: bool = False
     dtype: str | None = None
+    prefix_cache: bool = True
+    draft: str | None = None
+    draft_tokens: int | None = None
     stream: bool = True
     output: Path | None = None
     offline: bool = False
@@ -77,6 +85,7 @@ class Result:
 
     Attributes:
         token_seconds: when each token was there.
+        speculation: what the draft was worth; None without one.
     """
 
     prompt_token_ids: list[int]
@@ -85,6 +94,7 @@ class Result:
     text: str = ""
     finish_reason: str | None = None
     token_seconds: list[float] = field(default_factory=list)
+    speculation: SpeculationReport | None = None
 
     def add(self, chunk: StreamChunk, seconds: float) -> None:
         """Take in a piece that came after so many seconds."""
@@ -92,6 +102,7 @@ class Result:
         self.token_seconds += [seconds] * len(chunk.token_ids)
         self.text += chunk.text
         self.finish_reason = chunk.finish_reason
+        self.speculation = chunk.speculation
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -110,6 +121,7 @@ class Result:
             f"first token {self.token_seconds[0]:.2f} s",
             f"load {self.load_seconds:.1f} s",
             f"end: {self.finish_reason}",
+            *([] if self.speculation is None else [_worth(self.speculation)]),
         ]
         return " · ".join(parts)
 
@@ -117,6 +129,8 @@ class Result:
         """Tokens, text and timing, a line for each."""
         content = asdict(self)
         del content["token_seconds"], content["load_seconds"]
+        if self.speculation is None:
+            del content["speculation"]
         content["timing"] = {
             "load_seconds": self.load_seconds,
             "first_token_seconds": self.token_seconds[0],
@@ -125,6 +139,14 @@ class Result:
         }
         lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items())
         return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _worth(report: SpeculationReport) -> str:
+    """What a draft was worth, in a few words."""
+    return (
+        f"draft: {report.accepted} of {report.proposed} accepted ({report.acceptance:.0%}), "
+        f"{report.target_forwards} forwards"
+    )
 
 
 def run(options: Options, screen: Screen) -> None:
@@ -153,24 +175,40 @@ def _generate(options: Options, screen: Screen) -> Result:
             tp=max(1, process_count() // options.pp) if options.tp is None else options.tp,
             pp=options.pp,
             attn_dp=options.attn_dp,
+            ep=options.ep,
             plan=options.plan,
             dp_lm_head=options.dp_lm_head,
             dtype=options.dtype,
+            prefix_cache=options.prefix_cache,
             offline=options.offline,
             progress=progress,
         )
+        draft = _draft(options, model)
         seconds = perf_counter() - begin
         result = Result(list(model.encode(options.prompt)), seconds)
-    _stream(model, options, result, screen)
+    _stream(model, draft, options, result, screen)
     return result
 
 
-def _stream(model: Model, options: Options, result: Result, screen: Screen) -> None:
+def _draft(options: Options, model: Model) -> Model | None:
+    """The draft: on every process where there are several, else on one rank."""
+    if options.draft is None:
+        return None
+    path = local_path(options.draft, options.offline)
+    ranks = max(1, process_count())
+    return load(path, tp=ranks, dtype=options.dtype, offline=options.offline, target=model)
+
+
+def _stream(
+    model: Model, draft: Model | None, options: Options, result: Result, screen: Screen
+) -> None:
     """Generate; the line is closed whatever happens, Ctrl-C included."""
     ids, sampling = result.prompt_token_ids, _sampling(model, options, result)
-    begin = perf_counter()
+    begin, count = perf_counter(), options.draft_tokens
     try:
-        for chunk in model.generate(ids, stream=True, **asdict(sampling)):
+        for chunk in model.generate(
+            ids, stream=True, draft=draft, draft_tokens=count, **asdict(sampling)
+        ):
             result.add(chunk, perf_counter() - begin)
             if options.stream:
                 screen.write(chunk.text)

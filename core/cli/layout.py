@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from ..registry import Problem, Reason
 from .records import Finding
@@ -19,6 +19,7 @@ PIPE_WIDTH = 120
 """Columns of text that goes into a file or a pipe."""
 
 _LEAST_WIDTH = 40
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _GAP = "  "
 _COMMAND = re.compile(r"pip install(?: --[\w-]+)*(?: '[^']*'| [^\s,;'()]+)")
 _GLUE = "\0"  # stands for a blank at which no line may end
@@ -128,6 +129,51 @@ def table(
     for row, detail in zip(cells, below, strict=True):
         lines += [*_row(row, sizes, columns), *detail]
     return lines
+
+
+def aligned(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    columns: int,
+    right: Collection[int] = (),
+) -> list[str]:
+    """A table in which some columns end in one line, as numbers do.
+
+    Args:
+        headings, rows, columns: as in ``table``.
+        right: numbers of these columns.
+    """
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    sided = [
+        [cell.rjust(widths[at]) if at in right else cell for at, cell in enumerate(row)]
+        for row in (headings, *rows)
+    ]
+    return table(sided[0], sided[1:], [()] * len(rows), columns)
+
+
+def size(nbytes: int) -> str:
+    """A number of bytes in the unit that suits it.
+
+    >>> size(1536), size(0)
+    ('1.5 KiB', '0 B')
+    """
+    power = min(max(0, nbytes.bit_length() - 1) // 10, len(_UNITS) - 1)
+    return f"{nbytes / 1024**power:,.4g} {_UNITS[power]}"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Numbers in rising order, those in a row as first and last.
+
+    >>> spans([0, 1, 2, 5, 8, 9])
+    '0-2, 5, 8-9'
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs)
 
 
 def _fit(sizes: list[int], columns: int) -> list[int]:

@@ -20,6 +20,7 @@ from ..errors import InputError
 from ..runtime import load
 from .contenders import Contender, Ours, Theirs
 from .footprint import measure
+from .pace import pace
 from .reference import reads_by_itself, reference_model
 
 FRESH_PROCESSES = 3
@@ -144,7 +145,7 @@ class Measuring:
         # transformers is timed in loading only what it reads by itself.
         self._both_load = plan.reference and reads_by_itself(path)
         tell("loading")
-        model = load(path, dtype=dtype)
+        model = load(path, dtype=dtype, progress=pace("loading", tell))
         self._vocab_size = model.config.vocab_size
         self._torch_dtype = model.module.dtype
         self.dtype = str(self._torch_dtype).removeprefix("torch.")
@@ -160,7 +161,15 @@ class Measuring:
         longest = plan.decode_prompt_tokens + 1 + plan.decode_tokens
         slots = max(plan.prompt_tokens + 1, max(plan.batches) * longest)
         rows = max(plan.batches)
-        ours = Ours(load(self._path, dtype=self._torch_dtype, kv_slots=slots, max_requests=rows))
+        model = load(
+            self._path,
+            dtype=self._torch_dtype,
+            kv_slots=slots,
+            max_requests=rows,
+            prefix_cache=False,  # the same prompts come round after round
+            progress=pace(f"loading in {self.dtype}", self._tell),
+        )
+        ours = Ours(model)
         return [ours, Theirs(self._reference())] if plan.reference else [ours]
 
     def _reference(self) -> Any:

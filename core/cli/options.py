@@ -52,12 +52,27 @@ Stages = Annotated[int, typer.Option(min=1, help="Pipeline stages, of --tp ranks
 Groups = Annotated[
     int, typer.Option(min=1, help="Attention groups of a stage, each with its own requests.")
 ]
+Experts = Annotated[
+    int, typer.Option("--ep", min=1, help="Parts of a stage that whole experts are dealt to.")
+]
 OwnDType = Annotated[
     DType | None, typer.Option(help="Of the weights.", show_default="the checkpoint's")
 ]
 DPHead = Annotated[
     bool,
     typer.Option("--dp-lm-head", help="Split the head over each attention group, not all ranks."),
+]
+DraftPath = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="Checkpoint of a draft model, which proposes tokens; the output stays the same.",
+        show_default=False,
+    ),
+]
+DraftTokens = Annotated[
+    int | None,
+    typer.Option(min=1, help="Tokens the draft proposes at once.", show_default="4"),
 ]
 TokenIds = Annotated[
     str | None,

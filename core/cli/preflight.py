@@ -13,7 +13,7 @@ import torch
 
 from ..config import ModelConfig, architectures_of, read_config
 from ..context import BuildContext
-from ..models import DecoderBase
+from ..models import DecoderBase, name_map
 from ..parallel import Topology
 from ..parallel.links import MICROSECOND, TABLES
 from ..parallel.rows import GroupRows
@@ -23,7 +23,7 @@ from ..planning.planner import Search
 from ..quantization import quant_config
 from ..runtime.checkpoint import Checkpoint, local_path
 from ..runtime.loading import resolve_model
-from ..runtime.options import check_dtype, dtype_for
+from ..runtime.options import check_dtype, check_experts, dtype_for
 from . import layout
 from .boundary_table import Section, sections, sent_bytes
 from .console import Screen
@@ -130,6 +130,7 @@ def examine(options: Options) -> Report:
     raw, file = _raw_config(local_path(options.path, options.offline, weights=False))
     model_class = resolve_model(architectures_of(raw, file))
     config = ModelConfig.from_dict(raw, model_class.adapter, file)
+    check_experts(config, options.topology)
     device = torch.device("cpu" if options.link == "gloo" else "cuda")
     dtype = dtype_for(check_dtype(options.dtype), config, device)
     book = _plan_book(options, model_class, config, dtype)
@@ -161,7 +162,7 @@ def _plan_book(
                 topology.at(first),
                 dtype=dtype,
                 device="meta",
-                quant=quant_config(config.quantization),
+                quant=quant_config(config.quantization, name_map(model_class, "hf")),
                 plan=options.plan,
                 costs=TABLES[options.link],
                 dp_lm_head=options.dp_lm_head,
@@ -200,6 +201,7 @@ def as_record(report: Report) -> Record:
             "pp": topology.pp,
             "attn_dp": topology.attn_dp,
             "attn_tp": topology.attn_tp,
+            "ep": topology.ep,
         },
         "dp_lm_head": options.dp_lm_head,
         "link": options.link,

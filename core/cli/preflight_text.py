@@ -17,7 +17,6 @@ _LEGEND = (
     "stages, with reading and writing the rows they compute on. Link costs are a default table, "
     "not measured here."
 )
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def as_text(report: Report, columns: int) -> str:
@@ -43,8 +42,9 @@ def _heading(report: Report) -> Iterator[tuple[str, str]]:
     yield "checkpoint", options.path
     yield "model", f"{report.architecture}, {size}"
     groups = f"attn_dp {topology.attn_dp} x attn_tp {topology.attn_tp}"
+    experts = f", experts ep {topology.ep} x moe_tp {topology.moe_tp}" if topology.ep > 1 else ""
     head = ", head split over attn_tp" if options.dp_lm_head else ""
-    yield "topology", f"tp {topology.tp} = {groups}, pp {topology.pp}{head}"
+    yield "topology", f"tp {topology.tp} = {groups}, pp {topology.pp}{experts}{head}"
     link = TABLES[options.link].link
     yield "links", f"{options.link}, {link.start / MICROSECOND:g} µs and {link.rate / GB:g} GB/s"
     yield "digest", f"{report.digest}, which ranks compare before they load"
@@ -70,19 +70,13 @@ def _counted(rows: GroupRows) -> str:
 
 
 def _total(cost: int, nbytes: int) -> str:
-    return f"{cost / MICROSECOND:,.1f} µs and {size(nbytes)} a rank"
+    return f"{cost / MICROSECOND:,.1f} µs and {layout.size(nbytes)} a rank"
 
 
 def _table(planned: Planned, columns: int) -> list[str]:
     headings = ("STEP", "ROWS", "GROUP", "BYTES", "µs", "RUNNER-UP")
     rows = [row for section in planned.sections for row in _rows(section)]
-    right = (1, 3, 4, 5)
-    widths = [max(len(row[at]) for row in (headings, *rows)) for at in range(len(headings))]
-    aligned = [
-        [cell.rjust(widths[at]) if at in right else cell for at, cell in enumerate(row)]
-        for row in (headings, *rows)
-    ]
-    return layout.table(aligned[0], aligned[1:], [()] * len(rows), columns)
+    return layout.aligned(headings, rows, columns, right=(1, 3, 4, 5))
 
 
 def _rows(section: Section) -> Iterator[tuple[str, ...]]:
@@ -93,7 +87,7 @@ def _rows(section: Section) -> Iterator[tuple[str, ...]]:
 
 
 def _cells(line: Line) -> tuple[str, ...]:
-    nbytes = size(line.nbytes) if line.group else ""
+    nbytes = layout.size(line.nbytes) if line.group else ""
     return f"  {line.step}", str(line.rows), line.group, nbytes, f"{line.us:,.1f}", ""
 
 
@@ -102,13 +96,3 @@ def _stages(section: Section) -> str:
     at = section.at
     numbers = ", ".join(map(str, at)) if len(at) < 3 else f"{at[0]}, {at[1]} … {at[-1]}"
     return f"{numbers} {section.name}"
-
-
-def size(nbytes: int) -> str:
-    """A number of bytes in the unit that suits it.
-
-    >>> size(1536), size(0)
-    ('1.5 KiB', '0 B')
-    """
-    power = min(max(0, nbytes.bit_length() - 1) // 10, len(_UNITS) - 1)
-    return f"{nbytes / 1024**power:,.4g} {_UNITS[power]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ..errors import BackendUnavailableError, WeightError
-from ..models import name_map
 from ..parallel import whole
 from ..runtime.checkpoint import Checkpoint
+from ..runtime.fitting import fitted_names
 from ..runtime.loading import resolve_model
 from ..weights import Skipped
 
@@ -46,7 +47,7 @@ def reference_model(path: Path, dtype: torch.dtype, attention: str = "eager") ->
             source = {
                 "pretrained_model_name_or_path": None,
                 "config": _config(model_class, checkpoint.raw),
-                "state_dict": _tensors(checkpoint, names),
+                "state_dict": dict(named_tensors(checkpoint)),
             }
         return _loaded(model_class, dtype, attention, **source)
 
@@ -102,12 +103,12 @@ def _config(model_class: Any, raw: dict[str, Any]) -> Any:
     return model_class.config_class(**{k: v for k, v in raw.items() if k != "model_type"})
 
 
-def _tensors(checkpoint: Checkpoint, architectures: tuple[str, ...]) -> dict[str, Tensor]:
-    """Every tensor of the source under its Hugging Face name."""
-    names = name_map(resolve_model(architectures), checkpoint.format)
-    tensors: dict[str, Tensor] = {}
-    for name, info in checkpoint.source.infos().items():
+def named_tensors(checkpoint: Checkpoint) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor that a model may want, under its Hugging Face name; each read when it comes."""
+    infos = checkpoint.source.infos()
+    model_class = resolve_model(_architectures(checkpoint.raw))
+    names = fitted_names(model_class, checkpoint.source)
+    for name, info in infos.items():
         canonical = names.rename(name)
         if not isinstance(names.place(canonical), Skipped):
-            tensors[canonical] = checkpoint.source.read(name, whole(info.shape))
-    return tensors
+            yield canonical, checkpoint.source.read(name, whole(info.shape))

@@ -1,36 +1,39 @@
-"""verify: our layers beside those of transformers, on the same checkpoint and prompt."""
+"""verify: our layers beside those of transformers, on the same checkpoint and prompt.
+
+Instead of running transformers, a recording of what it computed can be compared with; then a
+checkpoint that departs is also asked which of its tensors are not those that were recorded.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from ..context import BuildContext
 from ..errors import InputError
 from ..parallel import Topology
 from ..parallel.launch import process_count, shutdown
 from ..planning.plan import Mode
-from ..runtime import build, load
+from ..runtime import Model, build, load
 from ..runtime.checkpoint import Checkpoint, local_path, require_tokenizer
 from ..runtime.request import check_prompt
-from .comparison import TOLERANCES, Comparison, StageError, compare
-from .console import Screen
+from .comparison import TOLERANCES, Comparison, compare
+from .console import LoadProgress, Screen
+from .fingerprints import changes, fingerprints
+from .pace import pace
+from .recording import Recording, read_recording
 from .reference import reference_model
-from .trace import Trace, our_trace, reference_trace
+from .trace import our_trace, reference_trace
+from .verify_text import change_lines, comparison_table, verdict
 
 __all__ = ["Options", "Topology", "run"]
 
 LENGTH = 64
 """Tokens of a random prompt when nobody says; fewer where the context holds fewer."""
-
-_CAPTION = "relative: rms error of a row over its rms, the worst row; rms: of the reference"
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Options:
         length: tokens of a random prompt; None for 64, or what the context holds.
         seed: of the random prompt.
         tolerance: largest error that agrees; None for the dtype's own.
+        record: where the reference is kept when every topology agrees with it.
+        against: a recording to compare with; its prompt is taken, transformers is not started.
         offline: never ask the hub.
     """
 
@@ -59,6 +64,8 @@ class Options:
     length: int | None = None
     seed: int = 0
     tolerance: float | None = None
+    record: Path | None = None
+    against: Path | None = None
     offline: bool = False
 
 
@@ -69,28 +76,78 @@ def run(options: Options, screen: Screen) -> bool:
         ArchzooError: something cannot be loaded, or there is nothing to compare with.
     """
     path = local_path(options.path, options.offline)
-    dtype: torch.dtype = getattr(torch, options.dtype)
-    tolerance = TOLERANCES[dtype] if options.tolerance is None else options.tolerance
     try:
-        with screen.busy("Reading the configuration") as doing:
-            ids = _prepare(path, options)
-            doing("Running transformers")
-            theirs = reference_trace(reference_model(path, dtype), ids)
+        reference = _reference(path, options, screen)
+        tolerance = _tolerance(options, reference)
         results: dict[str, Comparison] = {}
         for topology in options.topologies:
             name = _name(topology)
-            with screen.busy(f"Running archzoo, {name}"):
-                results[name] = compare(_our_trace(path, options, topology, ids), theirs, tolerance)
-            tokens = f"{len(ids)} token{'' if len(ids) == 1 else 's'}"
-            screen.show(_table(results[name], f"{name}, {options.dtype}, {tokens}"))
+            count = len(reference.ids)
+            with screen.busy(f"Loading, {name}") as doing:
+                model = _load(path, options, topology, count, pace(f"Loading, {name}", doing))
+                doing(f"Running archzoo, {name}")
+                ours = our_trace(model, reference.ids)
+                del model  # before the next one is loaded
+            results[name] = compare(ours, reference.trace, tolerance)
+            tokens = f"{count} token{'' if count == 1 else 's'}"
+            screen.show(comparison_table(results[name], f"{name}, {options.dtype}, {tokens}"))
     finally:
         shutdown()
     for name, result in results.items():
-        screen.say(_verdict(name, result, tolerance))
-    return all(result.first_departure is None for result in results.values())
+        screen.say(verdict(name, result, tolerance))
+    agrees = all(result.first_departure is None for result in results.values())
+    if screen.leads:
+        _conclude(path, options, reference, agrees, screen)
+    return agrees
 
 
-def _prepare(path: Path, options: Options) -> list[int]:
+def _reference(path: Path, options: Options, screen: Screen) -> Recording:
+    """What to compare with: a recording, or transformers on this machine."""
+    with screen.busy("Reading the configuration") as doing:
+        if options.against is not None:
+            recorded = read_recording(options.against)
+            _prepare(path, replace(options, prompt=recorded.ids), recorded)
+            screen.note(f"comparing with {options.against}, computed by {recorded.made_by}")
+            return recorded
+        ids = _prepare(path, options)
+        doing("Running transformers")
+        model = reference_model(path, getattr(torch, options.dtype))
+        trace = reference_trace(model, ids)
+        return Recording(tuple(ids), trace, _maker(options.dtype), {})
+
+
+def _maker(dtype: str) -> str:
+    import transformers
+
+    return f"transformers {transformers.__version__} in {dtype}"
+
+
+def _tolerance(options: Options, reference: Recording) -> float:
+    """What was asked for, or what the narrower of the two number formats allows."""
+    if options.tolerance is not None:
+        return options.tolerance
+    return max(TOLERANCES[getattr(torch, options.dtype)], TOLERANCES[reference.dtype])
+
+
+def _conclude(
+    path: Path, options: Options, reference: Recording, agrees: bool, screen: Screen
+) -> None:
+    """Keep the reference that everything agrees with; or say what became of the checkpoint."""
+    if options.record is not None and agrees:
+        with screen.busy("Reading every tensor"):
+            marks = fingerprints(path)
+        replace(reference, tensors=marks).write(options.record)
+        screen.note(f"recorded in {options.record}: {len(marks)} tensors")
+    elif options.record is not None:
+        screen.warning(f"{options.record} is not written: only what we agree with is recorded")
+    elif reference.tensors and not agrees:
+        with screen.busy("Reading every tensor"):
+            found = changes(path, reference.tensors)
+        for line in change_lines(found):
+            screen.say(line)
+
+
+def _prepare(path: Path, options: Options, recorded: Recording | None = None) -> list[int]:
     """The prompt; and refuse what we could not run, before transformers is started."""
     prompt = options.prompt
     for topology in options.topologies:
@@ -106,6 +163,8 @@ def _prepare(path: Path, options: Options) -> list[int]:
             for topology in options.topologies
         ]
         size, context = shells[0].config.vocab_size, shells[0].config.max_position_embeddings
+        if recorded is not None:
+            recorded.check_fits(shells[0].config, options.against)
         if isinstance(prompt, str):
             prompt = checkpoint.tokenizer.encode(prompt)
     if prompt is None:
@@ -136,72 +195,25 @@ def _check_local(topology: Topology) -> None:
             )
 
 
-def _our_trace(path: Path, options: Options, topology: Topology, ids: Sequence[int]) -> Trace:
-    model = load(
+def _load(
+    path: Path, options: Options, topology: Topology, tokens: int, progress: LoadProgress
+) -> Model:
+    return load(
         path,
         dtype=options.dtype,
         topology=topology,
         plan=options.plan,
         dp_lm_head=options.dp_lm_head,
-        kv_slots=len(ids),
+        kv_slots=tokens,
         max_requests=1,
         pp_micro_batches=1,
         check_values=True,
+        progress=progress,
     )
-    return our_trace(model, ids)
 
 
 def _name(topology: Topology) -> str:
     """``tp 3``, ``tp 4 pp 2 attn_dp 2``."""
-    sizes = {"pp": topology.pp, "attn_dp": topology.attn_dp}
+    sizes = {"pp": topology.pp, "attn_dp": topology.attn_dp, "ep": topology.ep}
     more = "".join(f" {name} {size}" for name, size in sizes.items() if size > 1)
     return f"tp {topology.tp}{more}"
-
-
-def _table(result: Comparison, title: str) -> Table:
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        caption=_CAPTION,
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-    )
-    table.add_column("stage")
-    for heading in ("largest error", "relative", "rms"):
-        table.add_column(heading, justify="right")
-    table.add_column("verdict")
-    departed = False
-    for each in result.stages:
-        first = not each.agrees and not departed
-        departed = departed or first
-        table.add_row(
-            each.stage,
-            f"{each.largest:.1e}",
-            f"{each.relative:.1e}",
-            f"{each.rms:.3g}",
-            _mark(each, first),
-        )
-    return table
-
-
-def _mark(each: StageError, first: bool) -> Text:
-    if each.agrees:
-        return Text("agrees", style="green")
-    return Text("departs first" if first else "departs", style="bold red" if first else "red")
-
-
-def _verdict(name: str, result: Comparison, tolerance: float) -> Text:
-    """One topology in one line."""
-    first, last = result.first_departure, result.stages[-1]
-    same = result.same_choice
-    tail = "" if same is None else f", same likeliest token in {same[0]} of {same[1]} rows"
-    largest = f"largest error of the {last.stage} {last.largest:.1e}{tail}"
-    if first is None:
-        text = f"{name}: agrees within {tolerance:g}; {largest}"
-        return Text(text, style="green")
-    text = (
-        f"{name}: departs at {first.stage} (relative {first.relative:.1e}, largest "
-        f"{first.largest:.1e}, tolerance {tolerance:g}); {largest}"
-    )
-    return Text(text, style="red")

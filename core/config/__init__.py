@@ -6,6 +6,7 @@ from .files import read_config
 from .gguf import config_from_gguf
 from .ledger import ConfigLedger, LedgerEntry
 from .model import ModelConfig
+from .moe import MoEConfig
 from .rope import RopeConfig
 from .windows import no_window, window_everywhere, window_if_switched_on
 
@@ -14,6 +15,7 @@ __all__ = [
     "ConfigAdapter",
     "ConfigLedger",
     "LedgerEntry",
+    "MoEConfig",
     "ModelConfig",
     "RopeConfig",
     "architectures_of",

@@ -19,6 +19,7 @@ STANDARD_NAMES: dict[str, tuple[str, ...]] = {
     "attn_logit_softcap": ("attn_logit_softcapping",),
     "final_logit_softcap": ("final_logit_softcapping",),
     "eos_token_ids": ("eos_token_id",),
+    "num_experts": ("num_experts", "num_local_experts"),
 }
 """ModelConfig field -> names in the file, the first stated one wins. Others: their own name."""
 
@@ -35,10 +36,11 @@ class ConfigAdapter:
         window: policy for per-layer attention windows.
         rope_types: family's own names of rope types -> standard names.
         rotary: the family uses rotary embeddings.
+        experts: the family has layers of experts (see ``config.moe``).
         partial_rotary: the family's reference obeys ``partial_rotary_factor``; a family whose
             reference ignores it refuses any other than 1.
         extra: further fields -> check of their value; they land in ``ModelConfig.extra``.
-        ignored: fields this family ignores -> rule, by name.
+        ignored: fields this family ignores -> rule, by name; keys of its rotary block too.
     """
 
     name: str
@@ -47,6 +49,7 @@ class ConfigAdapter:
     window: WindowPolicy = no_window
     rope_types: Mapping[str, str] = field(default_factory=dict)
     rotary: bool = True
+    experts: bool = False
     partial_rotary: bool = False
     extra: Mapping[str, Check] = field(default_factory=dict)
     ignored: Mapping[str, str] = field(default_factory=dict)

@@ -17,11 +17,19 @@ from .values import Where, integer, number, refuse, show
 ROPE_DIVISORS = "rope_freqs.weight"
 """Tensor with the divisors of the rotary frequencies (llama3 scaling), one for each."""
 
-ARCHITECTURES = {"llama": ("LlamaForCausalLM", "llama")}
+ARCHITECTURES = {
+    "llama": ("LlamaForCausalLM", "llama"),
+    "qwen2": ("Qwen2ForCausalLM", "qwen2"),
+    "qwen3": ("Qwen3ForCausalLM", "qwen3"),
+}
 """GGUF's word -> architecture and ``model_type``, as config.json has them."""
 
 _TOKENS = "tokenizer.ggml."
-_REFUSED = ("rope.", "attention.", "expert", "logit_scale", "residual_scale", "embedding_scale")
+_POOLING, _LAST_TOKEN = "pooling_type", 3
+_REFUSED = (
+    *("rope.", "attention.", "expert", "logit_scale", "residual_scale", "embedding_scale"),
+    _POOLING,
+)
 _NO_EFFECT = frozenset({"tensor_data_layout", "rope.scaling.finetuned"})
 _CAUSAL = "attention.causal"
 
@@ -218,7 +226,7 @@ def _without_effect(key: str, value: object) -> bool:
     """Whether a key that can change results has the value that changes none."""
     if isinstance(value, bool):
         return value is (key == _CAUSAL)
-    return value is None or value == 0
+    return value is None or value == 0 or (key, value) == (_POOLING, _LAST_TOKEN)
 
 
 def _biases(tensor_names: Collection[str]) -> dict[str, bool]:

@@ -17,7 +17,7 @@ _TRAINING = (
 _RUNTIME = (
     "use_cache pretraining_tp output_attentions output_hidden_states return_dict torchscript "
     "use_bfloat16 chunk_size_feed_forward attn_implementation use_flash_attn cache_implementation "
-    "pruned_heads tf_legacy_loss"
+    "pruned_heads tf_legacy_loss output_router_logits"
 )
 _BOOKKEEPING = (
     "transformers_version name_or_path tokenizer_class max_sequence_length auto_map "

@@ -12,6 +12,7 @@ from .adapter import LLAMA_LIKE, ConfigAdapter
 from .fields import FieldReader
 from .files import check_object
 from .ledger import ConfigLedger
+from .moe import MoEConfig, read_moe
 from .quantization import read_quantization
 from .rope import RopeConfig
 from .rope_reader import read_rope
@@ -56,6 +57,7 @@ class ModelConfig:
         final_logit_softcap: the same on logits.
         num_labels: outputs of a classification head; None when neither the file nor the family
             states them.
+        moe: experts; None for a model without.
         extra: fields that the family's adapter adds.
         ledger: what became of every field of the file.
         raw: copy of the file.
@@ -89,6 +91,7 @@ class ModelConfig:
     attn_logit_softcap: float | None
     final_logit_softcap: float | None
     num_labels: int | None
+    moe: MoEConfig | None
     extra: Mapping[str, Any] = field(hash=False)
     ledger: ConfigLedger = field(compare=False, repr=False)
     raw: Mapping[str, Any] = field(compare=False, repr=False)
@@ -146,6 +149,7 @@ class ModelConfig:
             attn_logit_softcap=fields.value("attn_logit_softcap", number),
             final_logit_softcap=fields.value("final_logit_softcap", number),
             num_labels=_num_labels(fields),
+            moe=read_moe(fields, layers) if adapter.experts else None,
             extra={name: fields.value(name, check) for name, check in adapter.extra.items()},
             ledger=fields.finish(),
             raw=deepcopy(dict(raw)),
@@ -163,6 +167,11 @@ class ModelConfig:
             problem = f"layer {layer_id} asks for a rotary embedding, its family has none"
             raise ConfigError(problem, "rope_parameters", self.file)
         return self.rope
+
+    def is_sparse(self, layer_id: int) -> bool:
+        """Whether the MLP of one layer, by its global number, has experts."""
+        self._check_layer(layer_id)
+        return self.moe is not None and self.moe.sparse_layers[layer_id]
 
     def window(self, layer_id: int) -> int | None:
         """Tokens a query of one layer sees including itself, by global number; None: all."""

@@ -84,6 +84,8 @@ def _read_block(
         interleaved=fields.value("rope_interleaved", flag) or False,
     )
     values = _TYPES[rope_type](_Reading(fields, block, base, rope_type))
+    for key, rule in fields.adapter.ignored.items():
+        block.skip(key, rule)
     fields.ignore(_ORIGINAL, f"rope type {rope_type!r} has no original length")
     block.finish(rope_type)
     return replace(base, rope_type=rope_type, **values)

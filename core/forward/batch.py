@@ -52,12 +52,15 @@ class TokenRows:
         known_lens: (T,) int64, tokens of each row's sequence as far as it is known when the row is
             first computed, chunks of the prompt that come later included. Only rotary embeddings
             that depend on length read it; None where there is none.
+        beside: (T, W) numbers that come with each row's id: for a draft model the hidden states of
+            its target; None for every other model.
     """
 
     num_rows: int
     num_real: int
     out_cache_loc: Tensor
     known_lens: Tensor | None = None
+    beside: Tensor | None = None
 
 
 @dataclass(frozen=True)

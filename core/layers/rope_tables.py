@@ -86,6 +86,25 @@ def num_positions(config: RopeConfig) -> int:
     return max(config.max_position_embeddings, extended)
 
 
+def stored_positions(config: RopeConfig) -> int:
+    """Positions whose cos and sin are stored; 0 where rows are computed."""
+    size = num_positions(config)
+    return size if config.rope_type != "dynamic" and size <= MAX_STORED_POSITIONS else 0
+
+
+def table_bytes(config: RopeConfig, dtype: torch.dtype) -> int:
+    """Bytes of the stored table."""
+    variants = 2 if config.rope_type == "longrope" else 1
+    return stored_positions(config) * variants * config.rotary_dim * dtype.itemsize
+
+
+def same_turns_up_to(config: RopeConfig) -> int | None:
+    """Tokens of the longest sequence whose rows turn as those of a short one; None for any length."""
+    if config.rope_type == "dynamic":
+        return config.max_position_embeddings
+    return _original(config) if config.rope_type == "longrope" else None
+
+
 def attention_scale(config: RopeConfig) -> float:
     """The factor on cos and sin; it sharpens attention over contexts that were stretched."""
     if config.rope_type not in ("yarn", "longrope"):
@@ -210,9 +229,9 @@ class RopeTable:
         self.config, self.dtype = config, dtype
         self._scale = attention_scale(config)
         self._frequencies = frequencies(config).to(device)
-        size = num_positions(config)
+        size = stored_positions(config)
         self.values: Tensor | None = None
-        if config.rope_type != "dynamic" and size <= MAX_STORED_POSITIONS:
+        if size:
             positions = torch.arange(size, dtype=torch.float32, device=device)
             angles = positions[:, None, None] * self._frequencies
             self.values = self._cos_sin(angles.flatten(0, 1))

@@ -15,6 +15,7 @@ from ..forward import AttentionBackend, AttentionSpec, ForwardBatch, PoolingRequ
 from ..layers import BuildContext, LogitsProcessorOutput, Pooler, PoolingType, RadixAttention
 from ..parallel import Elsewhere
 from ..weights import (
+    STANDARD_EXPERT_MAPPING,
     STANDARD_GATE_UP_MAPPING,
     STANDARD_NESTING,
     STANDARD_QKV_MAPPING,
@@ -30,9 +31,11 @@ from ..weights import (
     Weights,
     WeightState,
 )
+from .capturing import states_for_draft
 from .decoder import DecoderLayer, DecoderModel
 from .hand_off import PPProxyTensors
 from .names import name_map
+from .reranking import Reranking
 from .rows import picked_rows
 
 M = TypeVar("M", bound=nn.Module)
@@ -57,6 +60,8 @@ class DecoderBase(nn.Module):
         pooling: rows that make a vector under ``get_embedding``.
         kind: what a model of this kind is, for messages.
         serves: names of the calls of ``Model`` that it answers.
+        reranking: the prompt for ``Model.rerank``, of a family that has one.
+        step_token: token that ends a step of a solution, of a process reward model.
         weight_state: which weights it holds, and whether they are whole.
     """
 
@@ -66,6 +71,7 @@ class DecoderBase(nn.Module):
         "hf": NameRules(
             skips=STANDARD_SKIPS,
             stacking=STANDARD_QKV_MAPPING + STANDARD_GATE_UP_MAPPING,
+            experts=STANDARD_EXPERT_MAPPING,
             spellings=STANDARD_SPELLINGS,
             nesting=STANDARD_NESTING,
         )
@@ -73,6 +79,8 @@ class DecoderBase(nn.Module):
     pooling: ClassVar[PoolingType] = PoolingType.LAST
     kind: ClassVar[str]
     serves: ClassVar[tuple[str, ...]]
+    reranking: ClassVar[Reranking | None] = None
+    step_token: ClassVar[str | None] = None
 
     def __init__(self, config: ModelConfig, ctx: BuildContext, prefix: str = "") -> None:
         super().__init__()
@@ -139,6 +147,19 @@ class DecoderBase(nn.Module):
         """
         self.model.stack.capture(indices)
         self._aux_layers = tuple(indices)
+
+    @property
+    def aux_layers(self) -> tuple[int, ...]:
+        """What ``set_aux_layers`` was given last."""
+        return self._aux_layers
+
+    def set_eagle3_layers_to_capture(self, ids: Sequence[int] | None = None) -> None:
+        """Give the states that an EAGLE-3 draft reads; see ``states_for_draft``."""
+        self.set_aux_layers(states_for_draft(ids, self.config.num_hidden_layers))
+
+    def set_dflash_layers_to_capture(self, ids: Sequence[int] | None = None) -> None:
+        """Give the states that a DFlash draft reads; see ``states_for_draft``."""
+        self.set_eagle3_layers_to_capture(ids)
 
     @classmethod
     def head_facts(cls, ctx: BuildContext) -> StageFacts:
@@ -217,7 +238,7 @@ class DecoderBase(nn.Module):
             CoverageError: anything missing, left over, doubled, of another shape, or of values
                 that no model has.
         """
-        filling = self._loader(fmt).prepare(weights, check_values=check_values)
+        filling = self.loader(fmt).prepare(weights, check_values=check_values)
         return self.fill(filling, fmt, progress)
 
     def prepare_update(
@@ -245,7 +266,7 @@ class DecoderBase(nn.Module):
             self.weight_state.require()
             stored = frozenset(self.weight_state.names.values())
             partial = Partial(allow_partial_stacks, stored)
-        filling = self._loader(fmt).prepare(weights, partial=partial, check_values=check_values)
+        filling = self.loader(fmt).prepare(weights, partial=partial, check_values=check_values)
         filling.scan()
         return filling
 
@@ -259,21 +280,31 @@ class DecoderBase(nn.Module):
             fmt, progress: as in ``load_weights``.
 
         Raises:
-            CoverageError, WeightError: as ``Filling.write``.
+            CoverageError, WeightError: as ``Filling.write`` and ``check_weights``.
         """
         try:
             report = filling.write(progress)
+            self.check_weights()
         except BaseException as error:
             self.weight_state = self.weight_state.spoilt(error)
             raise
         self.weight_state = self.weight_state.after(filling, fmt)
         return report
 
+    def check_weights(self) -> None:
+        """Refuse weights that are all there and contradict each other; plain ones never do.
+
+        Raises:
+            WeightError: which.
+        """
+        return
+
     def untie(self) -> None:
         """Give a tied head storage of its own, with the same values; nothing where none is tied."""
         return
 
-    def _loader(self, fmt: str) -> AutoWeightsLoader:
+    def loader(self, fmt: str = "hf") -> AutoWeightsLoader:
+        """What fills this rank's parameters from names in that spelling, or plans to."""
         return AutoWeightsLoader(self, name_map=name_map(type(self), fmt), ties=self.ties)
 
     def _logits(self, rows: Tensor, own: slice, batch: ForwardBatch) -> LogitsProcessorOutput:

@@ -20,6 +20,7 @@ from ..layers import (
 )
 from ..parallel import Elsewhere
 from .base import DecoderBase
+from .embedding import EmbeddingModel
 
 EMBEDDING_WEIGHT, HEAD_WEIGHT = "model.embed_tokens.weight", "lm_head.weight"
 """The two parameters that a tied model shares."""
@@ -33,10 +34,15 @@ class CausalLM(DecoderBase):
 
     Args:
         config, ctx, prefix: as in DecoderBase.
+
+    Attributes:
+        backbone: serves checkpoints of this name that were saved from the backbone and have no
+            head, as embedding models are; None in a family without.
     """
 
     kind: ClassVar[str] = "a language model without a classification head"
     serves: ClassVar[tuple[str, ...]] = ("logits", "logprobs", "generate", "embed")
+    backbone: ClassVar[type[EmbeddingModel] | None] = None
 
     def __init__(self, config: ModelConfig, ctx: BuildContext, prefix: str = "") -> None:
         super().__init__(config, ctx, prefix)
@@ -44,7 +50,7 @@ class CausalLM(DecoderBase):
         self.lm_head = self.on_last_stage(
             "lm_head",
             lambda where: ParallelLMHead(
-                config.vocab_size,
+                self.head_size(config),
                 config.hidden_size,
                 parallel_group=ctx.head_group,
                 tied_to=shared,
@@ -53,6 +59,11 @@ class CausalLM(DecoderBase):
             ),
         )
         self.logits_processor = LogitsProcessor(config.vocab_size, config.final_logit_softcap)
+
+    @classmethod
+    def head_size(cls, config: ModelConfig) -> int:
+        """Rows of the head; a draft model's may have fewer than the vocabulary."""
+        return config.vocab_size
 
     @classmethod
     def head_facts(cls, ctx: BuildContext) -> StageFacts:

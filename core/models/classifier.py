@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..config import LLAMA_LIKE, ConfigAdapter, ModelConfig
 from ..errors import ConfigError
@@ -46,13 +46,17 @@ class SequenceClassifier(DecoderBase):
                 "num_labels",
                 config.file,
             )
-        self.num_labels = labels = config.num_labels
-        self.score = self.on_last_stage(
-            "score",
-            lambda where: ReplicatedLinear(
-                config.hidden_size, labels, bias=False, ctx=ctx, prefix=where
-            ),
-        )
+        self.num_labels = config.num_labels
+        self.score = self.on_last_stage("score", lambda where: self.make_score(ctx, where))
+
+    def make_score(self, ctx: BuildContext, prefix: str) -> nn.Module:
+        """The head, called as ``score(rows)`` for (P, D) rows and giving (P, labels) and a bias.
+
+        Args:
+            ctx, prefix: as everywhere.
+        """
+        width = self.config.hidden_size
+        return ReplicatedLinear(width, self.num_labels, bias=False, ctx=ctx, prefix=prefix)
 
     @property
     def pooled_width(self) -> int:

@@ -24,6 +24,7 @@ from ..boundary import (
     StageFacts,
     declare_attn,
     declare_ffn,
+    declare_moe,
 )
 from ..config import ModelConfig
 from ..errors import InputError
@@ -38,10 +39,12 @@ from ..layers import (
 )
 from ..parallel import Elsewhere, PipelineStage
 from ..parallel.rows import GroupRows
+from .attention import GroupedQueryAttention
 from .hand_off import HandOff, PPProxyTensors
 from .layer_stack import LayerStack
 from .mlp import GatedMLP
 from .rows import HeadRows
+from .sparse_mlp import SparseMLP
 
 
 class AttentionClass(Protocol):
@@ -65,9 +68,9 @@ class FeedForwardClass(Protocol):
 class DecoderLayer(nn.Module):
     """One pre-norm layer: attention, then MLP.
 
-    A plugin sets ``attention`` (called as ``attn(positions, hidden_states, batch)``) and
+    A plugin may set ``attention`` (called as ``attn(positions, hidden_states, batch)``) and
     ``feed_forward`` (called as ``mlp(hidden_states)``). Both give (T, D), partial over the group
-    that ``stage_facts`` declares. A layer of another shape declares other facts, makes boundaries
+    that ``stage_facts`` declares. Layers that the config says have experts get ``experts`` as MLP. A layer of another shape declares other facts, makes boundaries
     for them in ``make_boundaries``, and where there are other stages crosses them in ``forward``.
 
     Args:
@@ -79,8 +82,9 @@ class DecoderLayer(nn.Module):
         boundaries: of its stages, in order.
     """
 
-    attention: ClassVar[AttentionClass]
+    attention: ClassVar[AttentionClass] = GroupedQueryAttention
     feed_forward: ClassVar[FeedForwardClass] = GatedMLP
+    experts: ClassVar[FeedForwardClass] = SparseMLP
     boundaries: tuple[StageBoundary, ...]
 
     @classmethod
@@ -91,7 +95,7 @@ class DecoderLayer(nn.Module):
             config: the model.
             layer_id: global layer number.
         """
-        return declare_attn(), declare_ffn()
+        return declare_attn(), declare_moe() if config.is_sparse(layer_id) else declare_ffn()
 
     def __init__(
         self, config: ModelConfig, layer_id: int, *, ctx: BuildContext, prefix: str
@@ -100,7 +104,8 @@ class DecoderLayer(nn.Module):
         self.layer_id = layer_id
         cls = type(self)
         self.self_attn = cls.attention(config, layer_id, ctx=ctx, prefix=f"{prefix}.self_attn")
-        self.mlp = cls.feed_forward(config, ctx=ctx, prefix=f"{prefix}.mlp")
+        feed_forward = cls.experts if config.is_sparse(layer_id) else cls.feed_forward
+        self.mlp = feed_forward(config, ctx=ctx, prefix=f"{prefix}.mlp")
         self.boundaries = self.make_boundaries(config, ctx=ctx, prefix=prefix)
 
     def make_boundaries(

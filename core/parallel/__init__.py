@@ -1,5 +1,6 @@
 """Explicit topology: groups as data, head arithmetic, shard specs, communicators."""
 
+from .experts import ExpertLayout, ExpertPartition
 from .group import Communicator, CommunicatorFactory, Group, Groups, no_communicator, shape_only
 from .heads import HeadLayout, divide
 from .in_process import InProcessWorld
@@ -9,6 +10,7 @@ from .shards import (
     SEGMENT,
     Box,
     Dim,
+    ExpertShard,
     LinearPartition,
     ParameterFactory,
     Piece,
@@ -18,6 +20,7 @@ from .shards import (
     ShardSpec,
     Span,
     box_numel,
+    box_shape,
     box_slices,
     plain_spec,
     whole,
@@ -36,6 +39,9 @@ __all__ = [
     "CommunicatorFactory",
     "Dim",
     "Elsewhere",
+    "ExpertLayout",
+    "ExpertPartition",
+    "ExpertShard",
     "Group",
     "Groups",
     "HeadLayout",
@@ -51,6 +57,7 @@ __all__ = [
     "Span",
     "Topology",
     "box_numel",
+    "box_shape",
     "box_slices",
     "divide",
     "no_communicator",

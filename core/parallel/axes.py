@@ -15,8 +15,9 @@ from ..errors import BoundaryError, TopologyError
 from .group import Groups
 from .topology import Topology
 
-RowSet = Literal["all", "attn", "slice"]
-"""Rows of every attention group, of this rank's attention group, of this rank alone."""
+RowSet = Literal["all", "attn", "slice", "moe"]
+"""Rows of every attention group, of this rank's attention group, of this rank alone. ``moe``: all,
+or where experts are dealt to ranks (``ep``) this group's, which exchanges them with the others."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,14 @@ class Axes:
         sizes: ranks along each.
         attn_depth: the first axes, over which attention groups differ.
         groups: (first axis, end axis, name of the Group that spans them).
+        moe_depth: depth of the rows that experts are given.
     """
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     attn_depth: int
     groups: tuple[tuple[int, int, str], ...]
+    moe_depth: int = 0
 
     @staticmethod
     def of_groups(groups: Groups) -> Axes:
@@ -48,7 +51,8 @@ class Axes:
                 f"groups tp={tp}, attn_tp={attn_tp}, attn_dp={attn_dp}: tp must be attn_tp * "
                 "attn_dp; give groups of one topology"
             )
-        return Axes.of(Topology(tp=tp, attn_dp=attn_dp))
+        ep = groups["ep"].size if "ep" in groups.by_name else 1
+        return Axes.of(Topology(tp=tp, attn_dp=attn_dp, ep=ep))
 
     @staticmethod
     def of(topology: Topology) -> Axes:
@@ -57,7 +61,9 @@ class Axes:
         axes = [(name, size) for name, size in both if size > 1]
         names, sizes = tuple(name for name, _ in axes), tuple(size for _, size in axes)
         single = () if len(axes) == 1 else tuple((i, i + 1, name) for i, name in enumerate(names))
-        return Axes(names, sizes, names.count("attn_dp"), ((0, len(axes), "tp"), *single))
+        depth = names.count("attn_dp")
+        moe_depth = depth if topology.ep > 1 else 0
+        return Axes(names, sizes, depth, ((0, len(axes), "tp"), *single), moe_depth)
 
     @property
     def count(self) -> int:
@@ -83,11 +89,13 @@ class Axes:
 
     def depth(self, rows: RowSet) -> int:
         """Axes over which these rows are split."""
-        return {"all": 0, "attn": self.attn_depth, "slice": self.count}[rows]
+        depths = {"all": 0, "attn": self.attn_depth, "slice": self.count, "moe": self.moe_depth}
+        return depths[rows]
 
     def debt(self, group: str) -> int:
-        """First axis over which a sum over tp, attn_tp or none is still partial."""
-        return {"tp": 0, "attn_tp": self.attn_depth, "none": self.count}[group]
+        """First axis over which a sum over tp, attn_tp, moe or none is still partial."""
+        debts = {"tp": 0, "attn_tp": self.attn_depth, "none": self.count, "moe": self.moe_depth}
+        return debts[group]
 
     def digits(self, tp_rank: int) -> tuple[int, ...]:
         """A rank's place along every axis."""

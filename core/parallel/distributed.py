@@ -7,7 +7,7 @@ in all supported torch versions (the Python wrappers around them are renamed bet
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +19,15 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from ..errors import CollectiveError, TopologyError
 from .group import CommunicatorFactory
-from .meeting import check_divisible, check_peer, normal_dim
+from .meeting import check_divisible, check_peer, check_splits, normal_dim
 from .topology import Topology
 
-_MESHES = (("pp", "tp"), ("pp", "attn_dp", "attn_tp"))
-"""Axes of the device meshes, outermost first: tp is split further only for attention groups."""
+_MESHES = {
+    None: ("pp", "tp"),
+    "attn_dp": ("pp", "attn_dp", "attn_tp"),
+    "ep": ("pp", "ep", "moe_tp"),
+}
+"""Axes of the device meshes, outermost first; those that split tp further, by the size that does."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,14 @@ class DistributedCommunicator:
             parts = torch.cat(parts.chunk(size, dim))
         with self._named("reduce_scatter"):
             return _wait(ops.reduce_scatter_tensor(parts.contiguous(), "sum", size, self.handle))
+
+    def all_to_all(self, x: Tensor, send: Sequence[int], receive: Sequence[int]) -> Tensor:
+        """Rows for each rank, against rows from each."""
+        check_splits(x, send, receive, len(self.ranks), self.group)
+        ops = torch.ops._c10d_functional
+        with self._named("all_to_all"):
+            flat = x.detach().contiguous()
+            return _wait(ops.all_to_all_single(flat, list(receive), list(send), self.handle))
 
     def broadcast(self, x: Tensor, src: int) -> Tensor:
         """The x of rank src of the group."""
@@ -155,7 +167,9 @@ def distributed_factory(topology: Topology) -> CommunicatorFactory:
 def _handles(topology: Topology) -> dict[tuple[int, ...], str]:
     """torch.distributed's name of every group of this rank, by its ranks; DeviceMesh makes them."""
     handles = {tuple(range(topology.world_size)): dist.group.WORLD}
-    for axes in _MESHES if topology.attn_dp > 1 else _MESHES[:1]:
+    for size, axes in _MESHES.items():
+        if size is not None and getattr(topology, size) == 1:
+            continue
         sizes = tuple(getattr(topology, axis) for axis in axes)
         mesh = init_device_mesh("cpu", sizes, mesh_dim_names=axes)  # the default group's backends
         for axis in axes:

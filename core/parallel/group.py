@@ -7,7 +7,7 @@ layers never ask anything global for a rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,7 +21,7 @@ class Communicator(Protocol):
     """Collectives over one group of ranks. Inputs are never changed; results are new tensors.
 
     All ranks of the group call the same methods in the same order with the same shapes and
-    dtypes. Dimensions are non-negative or negative as in torch.
+    dtypes (of all_to_all, the same but for rows). Dimensions are non-negative or negative as in torch.
     """
 
     def all_reduce(self, x: Tensor) -> Tensor:
@@ -34,6 +34,19 @@ class Communicator(Protocol):
 
     def reduce_scatter(self, x: Tensor, dim: int) -> Tensor:
         """This rank's equal part, along dim, of the sum over the group."""
+        ...
+
+    def all_to_all(self, x: Tensor, send: Sequence[int], receive: Sequence[int]) -> Tensor:
+        """Rows for each rank, against rows from each rank; both in group order.
+
+        Args:
+            x: (sum of send, ...).
+            send: rows for each rank of the group.
+            receive: rows from each; what those ranks send here.
+
+        Returns:
+            (sum of receive, ...).
+        """
         ...
 
     def broadcast(self, x: Tensor, src: int) -> Tensor:
@@ -82,6 +95,10 @@ class Group:
     def reduce_scatter(self, x: Tensor, dim: int = 0) -> Tensor:
         """This rank's part of the sum along dim; x itself in a group of one."""
         return x if self.size == 1 else self._comm("reduce_scatter").reduce_scatter(x, dim)
+
+    def all_to_all(self, x: Tensor, send: Sequence[int], receive: Sequence[int]) -> Tensor:
+        """Rows of x for each rank, against rows from each; x itself in a group of one."""
+        return x if self.size == 1 else self._comm("all_to_all").all_to_all(x, send, receive)
 
     def broadcast(self, x: Tensor, src: int = 0) -> Tensor:
         """Rank src's x on every rank; x itself in a group of one."""

@@ -8,7 +8,7 @@ What it costs beside the ranks' own work is a thread switch for each rank and co
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -23,6 +23,7 @@ from .meeting import (
     caller,
     check_divisible,
     check_peer,
+    check_splits,
     describe,
     name_ranks,
     normal_dim,
@@ -171,6 +172,12 @@ class InProcessCommunicator:
         check_divisible(x, dim, len(self.ranks), self.group)
         return self._meet("reduce_scatter", x, f"dim {dim}", dim)
 
+    def all_to_all(self, x: Tensor, send: Sequence[int], receive: Sequence[int]) -> Tensor:
+        """Rows for each rank, against rows from each."""
+        check_splits(x, send, receive, len(self.ranks), self.group)
+        splits = (tuple(send), tuple(receive))
+        return _result(self._enter("all_to_all", x, self.ranks, splits=splits))
+
     def broadcast(self, x: Tensor, src: int) -> Tensor:
         """The x of rank src of the group."""
         check_peer("broadcast", src, self.ranks, self.group)
@@ -192,10 +199,17 @@ class InProcessCommunicator:
         return _result(self._enter(kind, x, self.ranks, detail, index))
 
     def _enter(
-        self, kind: str, x: Tensor, members: tuple[int, ...], detail: str = "", index: int = 0
+        self,
+        kind: str,
+        x: Tensor,
+        members: tuple[int, ...],
+        detail: str = "",
+        index: int = 0,
+        splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
     ) -> Call:
+        x, where = x.detach(), caller()
         call = Call(
-            kind, self.group, self.ranks, self.rank, x.detach(), detail, index, members, caller()
+            kind, self.group, self.ranks, self.rank, x, detail, index, members, where, splits
         )
         return self.world.meet(call)
 
@@ -236,8 +250,9 @@ class _Hall:
 
     def _check(self, calls: list[Call]) -> None:
         """Refuse calls that do not fit, and calls whose members cannot all come."""
-        first, last = calls[0], calls[-1]
-        if first is not last and not last.fits(first):
+        last = calls[-1]
+        others = calls[:1] if last.splits is None else calls
+        if not all(other is last or last.fits(other) for other in others):
             self._fail(
                 f"ranks met in different collectives: {describe(calls)}; all ranks of a group make "
                 "the same calls in the same order, with the same shapes and dtypes"

@@ -1,10 +1,20 @@
 """Start-up of one process per rank: what torchrun says, and the default process group.
 
 The default process group is torch.distributed's own global; archzoo keeps nothing beside it.
+
+A process must leave its gloo groups while Python still runs. Each group has worker threads, and a
+worker lets the tensors of a collective go only after it has woken who waited for it. Where one of
+them has had a Python object, that takes the GIL; while the interpreter is being torn down CPython
+answers by ending the thread, which unwinds out of a destructor: ``terminate called without an active
+exception``, exit code -6, in a program that had done all its work (pytorch/pytorch#179291). Leaving
+joins the workers, so ``init_from_torchrun`` has it done at exit for programs that never call
+``shutdown``. Not so with NCCL: leaving waits for what is under way on the device, and a rank that
+ends with an error must not wait for peers that wait for it.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 from datetime import timedelta
 
@@ -60,7 +70,8 @@ def init_from_torchrun(
 ) -> Topology:
     """Join the process group that torchrun describes, unless one is there already.
 
-    Where the program does not handle SIGTERM itself, a rank that the launcher ends says so.
+    A gloo group made here is left at exit, if ``shutdown`` has not been called by then. Where the
+    program does not handle SIGTERM itself, a rank that the launcher ends says so.
 
     Args:
         sizes: the topology wanted; its rank is not looked at.
@@ -87,12 +98,17 @@ def init_from_torchrun(
         torch.cuda.set_device(local_device(kind))
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timeout)
+    if kind != "cuda":
+        atexit.register(shutdown)
     say_why_when_ended(dist.get_rank())
     return sizes.at(dist.get_rank())
 
 
 def shutdown() -> None:
-    """Leave the process group, if there is one."""
+    """Leave the process group, if there is one, and every group inside it.
+
+    Waits until their worker threads have ended; a collective that is under way ends first.
+    """
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -35,6 +35,7 @@ class Call:
         detail: what else must agree, as text: the dim, the source.
         index: the same as a number.
         members: global ranks that must come; both ends for send and recv.
+        splits: of all_to_all, rows for each rank and rows from each.
         where: file and line of the caller.
         result: what the caller gets, once all have come.
     """
@@ -48,6 +49,7 @@ class Call:
     index: int
     members: tuple[int, ...]
     where: tuple[str, int]
+    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     result: Tensor | None = field(default=None)
 
     @property
@@ -61,14 +63,30 @@ class Call:
             other.kind == P2P.get(self.kind, self.kind)
             and self.group == other.group
             and self.detail == other.detail
-            and self.x.shape == other.x.shape
+            and self._shape == other._shape
+            and self._exchanges(other)
             and self.x.dtype == other.x.dtype
             and self.x.device == other.x.device
         )
 
+    @property
+    def _shape(self) -> torch.Size:
+        """What must be equal on all ranks; they may exchange other numbers of rows."""
+        return self.x.shape if self.splits is None else self.x.shape[1:]
+
+    def _exchanges(self, other: Call) -> bool:
+        """Whether each expects the rows that the other sends."""
+        if self.splits is None or other.splits is None:
+            return self.splits is other.splits
+        here, there = self.ranks.index(self.rank), self.ranks.index(other.rank)
+        gives, takes = self.splits[0][there], self.splits[1][there]
+        return (gives, takes) == (other.splits[1][here], other.splits[0][here])
+
     def __str__(self) -> str:
         """Kind, group, shape, dtype, place in the caller's code."""
         detail = f" ({self.detail})" if self.detail else ""
+        if self.splits is not None:
+            detail = f" ({list(self.splits[0])} rows to send, {list(self.splits[1])} to receive)"
         x = self.x
         kind = f"{list(x.shape)} {str(x.dtype).removeprefix('torch.')} on {x.device}"
         file, line = self.where
@@ -111,6 +129,23 @@ def check_divisible(x: Tensor, dim: int, size: int, group: str) -> None:
         )
 
 
+def check_splits(
+    x: Tensor, send: Sequence[int], receive: Sequence[int], size: int, group: str
+) -> None:
+    """Refuse an all_to_all whose counts are not those of x and of the group.
+
+    Raises:
+        ShapeError: not one count >= 0 for each rank, or others than the rows of x.
+    """
+    counts = (*send, *receive)
+    if len(send) != size or len(receive) != size or min(counts) < 0 or sum(send) != len(x):
+        raise ShapeError(
+            f"all_to_all over group {group!r}: {list(send)} rows to send and {list(receive)} to "
+            f"receive for a tensor of shape {list(x.shape)}; give one count for each of {size} ranks, "
+            "those to send adding up to its rows"
+        )
+
+
 def check_peer(
     kind: str, peer: int, ranks: Sequence[int], group: str, me: int | None = None
 ) -> None:
@@ -147,8 +182,7 @@ def settle(calls: list[Call]) -> None:
         _hand_over(calls)
         return
     calls.sort(key=lambda call: call.ranks.index(call.rank))
-    inputs = [call.x for call in calls]
-    for call, result in zip(calls, _results(first, inputs), strict=True):
+    for call, result in zip(calls, _results(first, calls), strict=True):
         call.result = result
 
 
@@ -159,7 +193,8 @@ def _hand_over(calls: list[Call]) -> None:
             call.result = _copy(sent)
 
 
-def _results(call: Call, inputs: list[Tensor]) -> Iterable[Tensor]:
+def _results(call: Call, calls: list[Call]) -> Iterable[Tensor]:
+    inputs = [each.x for each in calls]
     size = len(inputs)
     match call.kind:
         case "all_reduce":
@@ -169,9 +204,16 @@ def _results(call: Call, inputs: list[Tensor]) -> Iterable[Tensor]:
             return [torch.cat(inputs, call.index) for _ in range(size)]
         case "reduce_scatter":
             return [_copy(part) for part in _sum(inputs).chunk(size, call.index)]
+        case "all_to_all":
+            return _exchanged(calls)
         case "broadcast":
             return [_copy(inputs[call.index]) for _ in range(size)]
     raise AssertionError(call.kind)
+
+
+def _exchanged(calls: list[Call]) -> Iterable[Tensor]:
+    parts = [torch.split(each.x, list(each.splits[0])) for each in calls if each.splits is not None]
+    return [torch.cat(rows) for rows in zip(*parts, strict=True)]
 
 
 def _sum(inputs: list[Tensor]) -> Tensor:

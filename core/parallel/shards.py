@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +19,28 @@ from torch import Tensor, nn
 from ..errors import ShapeError
 
 Box = tuple[tuple[int, int], ...]
-ShardId = str | int | None
-"""Part of a stacked parameter: "q", "k", "v", 0, 1, …; None for a parameter fed by one tensor."""
+
+
+class ExpertShard(NamedTuple):
+    """Part of a parameter that stacks experts.
+
+    Args:
+        expert: global number.
+        part: of the expert: 0, 1 for gate, up; None where one tensor is all of it.
+    """
+
+    expert: int
+    part: str | int | None = None
+
+    def __str__(self) -> str:
+        """``shard 0 of expert 5``."""
+        whose = f"expert {self.expert}"
+        return whose if self.part is None else f"shard {self.part!r} of {whose}"
+
+
+ShardId = str | int | ExpertShard | None
+"""Part of a stacked parameter: "q", "k", "v", 0, 1, …, or of an expert; None for a parameter fed by
+one tensor."""
 
 
 def box_numel(box: Box) -> int:
@@ -37,9 +58,18 @@ def box_slices(box: Box) -> tuple[slice, ...]:
     return tuple(slice(start, stop) for start, stop in box)
 
 
+def box_shape(box: Box) -> tuple[int, ...]:
+    """Sizes of a box."""
+    return tuple(stop - start for start, stop in box)
+
+
 @dataclass(frozen=True)
 class Piece:
-    """A box of the checkpoint tensor and the box of the parameter it fills (equal sizes)."""
+    """A box of the checkpoint tensor and the box of the parameter it fills.
+
+    Sizes are equal, but for leading dimensions of one element: a parameter that stacks experts has a
+    dimension more than the tensor of one expert.
+    """
 
     source: Box
     target: Box
@@ -69,6 +99,7 @@ class ShardSpec:
         segments: one for each checkpoint tensor that feeds it.
         concat_dim: dimension along which a checkpoint that stores the stacked tensor whole
             (``qkv_proj``, ``gate_up_proj``) lines its segments up; None when that cannot be.
+        fused: the same as one tensor that lines its segments up in another way (experts).
         padding: boxes of the parameter that no checkpoint element fills; zeroed at load.
         optional: the checkpoint may leave this parameter out (it keeps its initial value).
     """
@@ -78,6 +109,12 @@ class ShardSpec:
     concat_dim: int | None = None
     padding: tuple[Box, ...] = ()
     optional: bool = False
+    fused: Segment | None = None
+
+    @property
+    def can_be_fused(self) -> bool:
+        """Whether a checkpoint may store all segments as one tensor."""
+        return self.concat_dim is not None or self.fused is not None
 
     @property
     def shard_ids(self) -> tuple[ShardId, ...]:
@@ -90,14 +127,25 @@ class ShardSpec:
         Raises:
             ShapeError: no such segment, or the parameter has no fused form.
         """
-        for segment in self.segments:
-            if segment.shard_id == shard_id:
-                return segment
-        if shard_id is None and self.concat_dim is not None:
-            return self._fused(self.concat_dim)
-        raise ShapeError(f"no shard {shard_id!r} in a parameter with shards {self.shard_ids}")
+        found = self._by_id.get(shard_id)
+        if found is None and shard_id is None:
+            found = self.fused
+            if self.concat_dim is not None:
+                found = self._joined(self.concat_dim)
+        if found is None:
+            raise ShapeError(f"no shard {shard_id!r} in a parameter with shards {self._told_ids()}")
+        return found
 
-    def _fused(self, dim: int) -> Segment:
+    @cached_property
+    def _by_id(self) -> dict[ShardId, Segment]:
+        return {segment.shard_id: segment for segment in self.segments}
+
+    def _told_ids(self) -> str:
+        ids = [repr(shard_id) for shard_id in self.shard_ids]
+        shown = ids if len(ids) <= 8 else [*ids[:3], "…", ids[-1]]
+        return ", ".join(shown)
+
+    def _joined(self, dim: int) -> Segment:
         """All segments as slices of one tensor that stacks their sources along dim."""
         pieces: list[Piece] = []
         offset = 0
@@ -175,7 +223,7 @@ class LinearPartition:
     outputs: tuple[Span, ...]
     inputs: Span
     out_padding: int = 0
-    where: str = ""
+    where: str = field(default="", compare=False)
 
     @property
     def out_features(self) -> int:

@@ -4,6 +4,7 @@ Ranks are numbered stage by stage, then attention-DP group by group::
 
     rank    = pp_rank * tp + tp_rank
     tp_rank = attn_dp_rank * attn_tp + attn_tp_rank          attn_tp = tp / attn_dp
+            = ep_rank * moe_tp + moe_tp_rank                 moe_tp = tp / ep
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from dataclasses import dataclass, field, replace
 
 from ..errors import TopologyError
 
-GROUP_NAMES = ("world", "pp", "tp", "attn_tp", "attn_dp", "none")
-"""Groups a layer can name; ``none`` is this rank alone."""
+GROUP_NAMES = ("world", "pp", "tp", "attn_tp", "attn_dp", "ep", "moe_tp", "moe", "none")
+"""Groups a layer can name; ``none`` is this rank alone. ``moe`` are the ranks over which the output
+of experts is partial: all of the stage, or with ``ep`` this attention group (see ``layers.moe``)."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,8 @@ class Topology:
         tp: tensor-parallel ranks of one pipeline stage.
         pp: pipeline stages.
         attn_dp: data-parallel attention groups inside a stage; divides tp.
-        ep: expert-parallel ranks inside a stage; divides tp.
+        ep: parts that the experts of a stage are dealt to; divides tp. The tp / ep ranks of a part
+            split each of its experts.
         rank: this rank, 0 <= rank < world_size.
         pp_layers: layers of each pipeline stage; None splits them evenly (``split_layers``).
 
@@ -108,6 +111,11 @@ class Topology:
         """This rank's place in its attention group."""
         return self.tp_rank % self.attn_tp
 
+    @property
+    def moe_tp(self) -> int:
+        """Ranks that split one expert: tp / ep."""
+        return self.tp // self.ep
+
     def at(self, rank: int) -> Topology:
         """The same sizes seen from another rank."""
         return replace(self, rank=rank)
@@ -134,6 +142,14 @@ class Topology:
             case "attn_dp":
                 start = first + self.attn_tp_rank
                 return tuple(range(start, first + self.tp, self.attn_tp))
+            case "moe_tp":
+                start = first + self.tp_rank // self.moe_tp * self.moe_tp
+                return tuple(range(start, start + self.moe_tp))
+            case "ep":
+                start = first + self.tp_rank % self.moe_tp
+                return tuple(range(start, first + self.tp, self.moe_tp))
+            case "moe":
+                return self.ranks_of("tp" if self.ep == 1 else "attn_tp")
         raise TopologyError(f"no group {group!r}; groups are {', '.join(GROUP_NAMES)}")
 
 

@@ -14,7 +14,7 @@ Read = Literal["norm", "plain", "replace", "take"]
 and that becomes the stream (``replace``: BERT); as it is, leaving the stream to what the stage
 gives back (``take``: a layer that drives its own residual)."""
 
-SumGroup = Literal["tp", "attn_tp", "none"]
+SumGroup = Literal["tp", "attn_tp", "none", "moe"]
 Kind = Literal["layer", "head", "handoff"]
 AUX = "aux"
 """The reader that captures an auxiliary hidden state."""
@@ -131,12 +131,19 @@ def declare_ffn(
     """A feed-forward stage, split over the whole pipeline stage unless rows and group differ.
 
     Args:
-        sparse: it has experts. Where each rank computes its own rows: rows=("slice",), group="none".
+        sparse: it has experts; see also ``declare_moe``.
         next_layer_sparse: checked against the next layer.
         rows, group, read, post, quant, capture: see Branch and StageFacts.
     """
     facts = StageFacts("mlp", (Branch("mlp", rows, group, post, quant),), read, capture=capture)
     return replace(facts, sparse=sparse, next_sparse=next_layer_sparse)
+
+
+def declare_moe(*, read: Read = "norm", post: bool = False, quant: bool = True) -> StageFacts:
+    """A stage of experts: all rows, partial over the whole pipeline stage. Where experts are dealt
+    to ranks, an attention group's rows, partial over it: its module exchanges them with the others.
+    """
+    return declare_ffn(sparse=True, rows=("moe",), group="moe", read=read, post=post, quant=quant)
 
 
 def declare_parallel(*stages: StageFacts, shared_norm: bool = True) -> StageFacts:

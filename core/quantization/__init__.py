@@ -1,14 +1,19 @@
 """Quantization methods: each creates its parameters and applies them."""
 
-from .base import QuantConfig, QuantMethod, QuantTarget
+from .base import ExpertsMethod, QuantConfig, QuantMethod, QuantTarget, WeightMethod
+from .ignored import IgnoreList
 from .select import quant_config
-from .unquantized import UnquantizedConfig, UnquantizedLinearMethod
+from .unquantized import UnquantizedLinearMethod
+from .unquantized_config import UnquantizedConfig
 
 __all__ = [
+    "ExpertsMethod",
+    "IgnoreList",
     "QuantConfig",
     "QuantMethod",
     "QuantTarget",
     "UnquantizedConfig",
     "UnquantizedLinearMethod",
+    "WeightMethod",
     "quant_config",
 ]

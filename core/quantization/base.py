@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from ..errors import QuantizationError
-from ..parallel import OUT, LinearPartition, ParameterFactory
+from ..parallel import OUT, ExpertPartition, LinearPartition, ParameterFactory
 
 
 @dataclass(frozen=True)
@@ -19,37 +19,22 @@ class QuantTarget:
 
     Args:
         prefix: dotted module path, equal to the parameter-name prefix.
-        kind: ``linear``, ``embedding`` (lookup) or ``head`` (vocabulary projection).
+        kind: ``linear``, ``embedding`` (lookup), ``head`` (vocabulary projection) or ``experts`` (a
+            linear layer of every expert).
+        experts: how many of them there are on all ranks, where the kind is ``experts``.
     """
 
     prefix: str
-    kind: Literal["linear", "embedding", "head"]
+    kind: Literal["linear", "embedding", "head", "experts"]
+    experts: int = 0
 
 
-class QuantMethod(ABC):
-    """How the weights of one layer are stored and multiplied; one object for each layer.
+class WeightMethod:
+    """How the weights of one layer are stored, whatever is done with them; one object each.
 
     Parameters are created with ShardSpecs (``partition.spec(...)``), so the loader needs no
     knowledge of the method.
     """
-
-    @abstractmethod
-    def create_weights(
-        self, layer: nn.Module, partition: LinearPartition, make: ParameterFactory
-    ) -> None:
-        """Register this layer's parameters, empty.
-
-        Args:
-            layer: where they go.
-            partition: how features are divided.
-            make: gives empty parameters for a ShardSpec.
-        """
-
-    def create_bias(
-        self, layer: nn.Module, partition: LinearPartition, make: ParameterFactory
-    ) -> None:
-        """Register ``bias``, one number for each output feature."""
-        layer.register_parameter("bias", make(partition.spec(OUT)))
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
         """Derive what ``apply`` wants from what was loaded (packed layouts, joined scales).
@@ -82,6 +67,28 @@ class QuantMethod(ABC):
             )
         return parameter.detach()
 
+
+class QuantMethod(WeightMethod, ABC):
+    """The weights of a linear layer, an embedding or a head."""
+
+    @abstractmethod
+    def create_weights(
+        self, layer: nn.Module, partition: LinearPartition, make: ParameterFactory
+    ) -> None:
+        """Register this layer's parameters, empty.
+
+        Args:
+            layer: where they go.
+            partition: how features are divided.
+            make: gives empty parameters for a ShardSpec.
+        """
+
+    def create_bias(
+        self, layer: nn.Module, partition: LinearPartition, make: ParameterFactory
+    ) -> None:
+        """Register ``bias``, one number for each output feature."""
+        layer.register_parameter("bias", make(partition.spec(OUT)))
+
     @abstractmethod
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         """x W^T + bias.
@@ -93,6 +100,35 @@ class QuantMethod(ABC):
 
         Returns:
             (T, out_features), x's dtype.
+        """
+
+
+class ExpertsMethod(WeightMethod, ABC):
+    """The weights of a linear layer of every expert here."""
+
+    @abstractmethod
+    def create_weights(
+        self, layer: nn.Module, partition: ExpertPartition, make: ParameterFactory
+    ) -> None:
+        """Register the parameters that stack all experts here, empty.
+
+        Args:
+            layer: where they go.
+            partition: which experts are here, how the features of each are divided.
+            make: gives empty parameters for a ShardSpec.
+        """
+
+    @abstractmethod
+    def apply(self, layer: nn.Module, x: Tensor, counts: Sequence[int]) -> Tensor:
+        """x W^T, each row by the matrix of its expert.
+
+        Args:
+            layer: holds the parameters.
+            x: (R, in_features), rows of the first expert here, then of the second, …
+            counts: rows of each expert here; they add up to R.
+
+        Returns:
+            (R, out_features), x's dtype.
         """
 
 
@@ -125,5 +161,16 @@ class QuantConfig(ABC):
             QuantizationError: this configuration cannot serve that layer.
         """
 
+    def experts_method_for(self, target: QuantTarget) -> ExpertsMethod:
+        """The method of a linear layer of experts.
 
-__all__ = ["QuantConfig", "QuantMethod", "QuantTarget"]
+        Raises:
+            QuantizationError: this configuration cannot serve experts, or not those.
+        """
+        raise QuantizationError(
+            f"{target.prefix}: {type(self).__qualname__} ({self.name}) does not serve experts; use "
+            "an unquantized checkpoint of this model"
+        )
+
+
+__all__ = ["ExpertsMethod", "QuantConfig", "QuantMethod", "QuantTarget", "WeightMethod"]

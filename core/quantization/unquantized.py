@@ -1,7 +1,9 @@
 """Weights as they are: float matrices, packed for the CPU's GEMM where that helps.
 
 oneDNN multiplies a weight it has re-laid two to three times faster at a few rows than the plain
-matrix (20 against 45 to 65 GB/s of weights, float32 and bfloat16). The packed copy replaces the
+matrix (20 against 45 to 65 GB/s of weights, float32 and bfloat16). Packing takes longer than
+reading, so it waits for the first multiplication: a model is loaded when its weights are in place,
+and one that only gives them back, or gets new ones first, never packs. The packed copy replaces the
 plain one: ``weight`` keeps shape, dtype and shard spec but no memory, and
 ``restore_weights_before_loading`` brings the plain matrix back.
 """
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..parallel import IN, OUT, LinearPartition, ParameterFactory, ShardedParameter
-from .base import QuantConfig, QuantMethod, QuantTarget
+from .base import QuantMethod
 
 PACKED_DTYPES = (torch.float32, torch.bfloat16)
 PACKED_ROWS = 512
@@ -25,13 +27,14 @@ class UnquantizedLinearMethod(QuantMethod):
     """A plain ``weight`` of (out_features, in_features).
 
     Attributes:
-        packed: the weight as oneDNN multiplies it; None before loading, and where the device or
-            dtype has no packed GEMM.
+        packed: the weight as oneDNN multiplies it; None before the first multiplication, and where
+            the device or dtype has no packed GEMM.
     """
 
     def __init__(self) -> None:
         """Nothing packed yet."""
         self.packed: Tensor | None = None
+        self._to_pack = False
 
     def create_weights(
         self, layer: nn.Module, partition: LinearPartition, make: ParameterFactory
@@ -40,19 +43,12 @@ class UnquantizedLinearMethod(QuantMethod):
         layer.register_parameter("weight", make(partition.spec(OUT, IN)))
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
-        """Pack the weight where the CPU has a packed GEMM; drop the plain copy unless shared."""
-        weight = _weight(layer)
-        if not can_pack(weight):
-            return
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), PACKED_ROWS)
-        if not getattr(layer, "shares_weight", False):
-            layer.register_parameter(
-                "weight", ShardedParameter(weight.to("meta"), weight.shard_spec)
-            )
+        """Have the next multiplication pack the weight, where the CPU has a packed GEMM."""
+        self._to_pack = can_pack(_weight(layer))
 
     def restore_weights_before_loading(self, layer: nn.Module) -> None:
         """Give ``weight`` its memory back, with the packed values."""
-        packed, self.packed = self.packed, None
+        packed, self.packed, self._to_pack = self.packed, None, False
         weight = _weight(layer)
         if packed is not None and weight.is_meta:
             plain = ShardedParameter(packed.to_dense(), weight.shard_spec)
@@ -67,12 +63,23 @@ class UnquantizedLinearMethod(QuantMethod):
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
         """x W^T + bias, over the packed weight where there is one."""
+        if self._to_pack:
+            self._pack(layer)
         if self.packed is None:
             return F.linear(x, _weight(layer), bias)
         product: Tensor = torch.ops.mkldnn._linear_pointwise.default(
             x, self.packed, bias, "none", [], ""
         )
         return product
+
+    def _pack(self, layer: nn.Module) -> None:
+        """Pack the weight; drop the plain copy unless it is shared."""
+        self._to_pack, weight = False, _weight(layer)
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), PACKED_ROWS)
+        if not getattr(layer, "shares_weight", False):
+            layer.register_parameter(
+                "weight", ShardedParameter(weight.to("meta"), weight.shard_spec)
+            )
 
 
 def can_pack(weight: Tensor) -> bool:
@@ -90,13 +97,3 @@ def _weight(layer: nn.Module) -> ShardedParameter:
     weight = layer.weight
     assert isinstance(weight, ShardedParameter)
     return weight
-
-
-class UnquantizedConfig(QuantConfig):
-    """Every layer keeps plain weights."""
-
-    name = "unquantized"
-
-    def method_for(self, target: QuantTarget) -> QuantMethod:
-        """The plain method, whatever the layer."""
-        return UnquantizedLinearMethod()

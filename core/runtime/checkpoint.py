@@ -11,7 +11,7 @@ from typing import Any
 from ..config import config_from_gguf, read_config
 from ..config.files import CONFIG_NAME
 from ..errors import CheckpointFileError
-from ..weights import WeightSource, open_source
+from ..weights import WeightSource, open_headers, open_source
 from ..weights.directory import GGUF_SUFFIX, gguf_choices, has_suffix, several_checkpoints
 from .stopping import generation_eos_ids
 from .tokenizer import (
@@ -83,6 +83,7 @@ class Checkpoint:
 
     Args:
         path: directory with config.json, a .safetensors file in one, or a .gguf file.
+        headers_only: safetensors files need hold no more than their headers; nothing is read.
 
     Attributes:
         path: as given.
@@ -95,11 +96,13 @@ class Checkpoint:
 
     raw: dict[str, Any]
 
-    def __init__(self, path: Path) -> None:
+    source: WeightSource
+
+    def __init__(self, path: Path, *, headers_only: bool = False) -> None:
         self.path = path
         gguf = _gguf_file(path)
         if gguf is None:
-            self._open_hf(path)
+            self._open_hf(path, headers_only)
         else:
             self._open_gguf(gguf)
 
@@ -126,12 +129,12 @@ class Checkpoint:
         """Let the weight files go."""
         self.source.close()
 
-    def _open_hf(self, path: Path) -> None:
+    def _open_hf(self, path: Path, headers_only: bool) -> None:
         folder = path if path.is_dir() else path.parent
         self.raw = read_config(folder)
         self.config_file = str(folder / CONFIG_NAME)
         self.stop_ids = generation_eos_ids(folder)
-        self.source: WeightSource = open_source(path)
+        self.source = open_headers(path) if headers_only else open_source(path)
         self._tokenizer: Callable[[], Tokenizer] = lambda: load_tokenizer(folder)
         self._has_tokenizer = has_tokenizer_files(folder)
 

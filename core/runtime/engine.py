@@ -6,25 +6,29 @@ Two kinds of work share the pool. *Requests* generate: the scheduler batches the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from ..config import ModelConfig
-from ..errors import InputError, LogitsError
-from ..forward import ForwardMode
+from ..errors import InputError
 from ..layers import LogitsProcessorOutput
+from .choosing import Choice, choices_of, choose, end_unusable
 from .executor import Executor
 from .lanes import Lane, cancel_steps, next_steps
 from .pipeline import StageEvent, StageRunner, from_tensors, to_tensors
+from .prefix_cache import CacheStats
 from .request import Request
 from .runner import PoolSize, Runner, Wanted
-from .sampling import sample
-from .scheduler import Scheduler, Step, idle_step
+from .scheduler import Step
+from .scoring_pass import ScoringPass
+from .speculative.observing import hand_over
+from .speculative.state import DraftSource
 
 BATCH_TOKENS = 2048
 """Rows of one forward at most, unless more requests than that decode together."""
@@ -38,11 +42,13 @@ class EngineLimits:
         pool: room of the KV pool.
         max_requests: generating requests at once.
         prefill_chunk: prompt tokens of one request in one forward; None for BATCH_TOKENS.
+        shared_tokens: leading tokens of a sequence that others may borrow; 0 for no prefix cache.
     """
 
     pool: PoolSize
     max_requests: int
     prefill_chunk: int | None = None
+    shared_tokens: int = 0
 
 
 class Engine:
@@ -70,7 +76,7 @@ class Engine:
     ) -> None:
         self.executor, self.config, self.limits = executor, config, limits
         self._stages = dict(zip(executor.ranks, stages, strict=True))
-        ids = count()
+        ids, rows = count(), limits.max_requests + self.SCORING_ROWS
         self.lanes = tuple(
             Lane(
                 limits.pool.slots,
@@ -79,9 +85,16 @@ class Engine:
                 limits.prefill_chunk,
                 max(BATCH_TOKENS, limits.max_requests),
                 ids,
+                limits.shared_tokens,
+                range(rows, self.table_rows(limits.max_requests)),
             )
             for _ in range(executor.topology.attn_dp)
         )
+
+    @classmethod
+    def table_rows(cls, max_requests: int) -> int:
+        """Rows of the slot table: of requests, then of scoring, then of requests drafted for."""
+        return 2 * max_requests + cls.SCORING_ROWS
 
     @property
     def runners(self) -> tuple[Runner, ...]:
@@ -90,8 +103,27 @@ class Engine:
 
     @property
     def free_slots(self) -> int:
-        """Slots nobody holds, in the attention group that has fewest."""
+        """Slots that can be had, cached ones included, in the attention group that has fewest."""
         return min(lane.slots.available for lane in self.lanes)
+
+    @property
+    def cache_stats(self) -> CacheStats:
+        """What the prefix caches of all attention groups have done."""
+        return CacheStats.total(lane.cache.stats for lane in self.lanes)
+
+    def clear_cache(self) -> None:
+        """Forget cached prefixes: their keys and values are no longer those of the model.
+
+        Raises:
+            InputError: requests are under way.
+        """
+        if self.has_work:
+            raise InputError(
+                "the prefix cache cannot be cleared while requests that read it are under way; "
+                "finish or abort them first"
+            )
+        for lane in self.lanes:
+            lane.cache.clear()
 
     @property
     def has_work(self) -> bool:
@@ -117,6 +149,24 @@ class Engine:
         for runner in self.runners:
             runner.module.weight_state.require()
 
+    def set_aux_layers(self, indices: Sequence[int]) -> None:
+        """Let every rank give these hidden states beside its output; see the module's.
+
+        Raises:
+            BoundaryError: an index that no layer has, or one twice.
+            InputError: a draft reads others for requests under way.
+        """
+        if tuple(indices) == self.runners[0].module.aux_layers:
+            return
+        waiting = [request for lane in self.lanes for request in lane.requests]
+        if any(request.reads_states for request in waiting):
+            raise InputError(
+                f"hidden states {self.runners[0].module.aux_layers} are read by the draft of "
+                "requests under way; finish or abort them first"
+            )
+        for runner in self.runners:
+            runner.module.set_aux_layers(indices)
+
     def abort(self, request: Request) -> None:
         """End a request now; its slots are free. One that has finished stays as it is.
 
@@ -130,24 +180,65 @@ class Engine:
         """One forward over the requests under way; those that got a token from it.
 
         A forward that fails counts for nothing: the same step is planned again. A request whose
-        logits are unusable ends, with the error in ``request.error``; the others go on.
+        logits are unusable ends, with the error in ``request.error``; the others go on. Drafts
+        propose before it, in forwards of their own.
         """
+        self._propose()
         steps = next_steps(self.lanes)
         if steps is None:
             return []
         busy = [(at, lane) for at, lane in enumerate(self.lanes) if steps[at].input_ids]
-        sampling: list[list[Request]] = [[] for _ in self.lanes]
+        members: list[list[Request]] = [[] for _ in self.lanes]
         try:
             for at, lane in busy:
-                sampling[at] = lane.scheduler.sampled(steps[at])
-            wanted = [Wanted(step.sample_rows) for step in steps]
-            tokens = self._sample(self._run(steps, wanted), sampling)
+                members[at] = lane.scheduler.members(steps[at])
+            read = any(request.reads_states for each in members for request in each)
+            tokens, states = self.choose(steps, list(map(choices_of, members, steps)), read)
+            for at, lane in busy:
+                end_unusable(lane.scheduler, steps[at], tokens[at], members[at])
         except BaseException:
             cancel_steps(self.lanes, steps)
             raise
         for at, lane in busy:
             lane.scheduler.finish_step(steps[at], tokens[at])
-        return [request for requests in sampling for request in requests]
+            if read:
+                hand_over(steps[at], members[at], states[at])
+        return [
+            request
+            for each, step in zip(members, steps, strict=True)
+            for request, count in zip(each, step.samples, strict=True)
+            if count
+        ]
+
+    def choose(
+        self, steps: Sequence[Step], choices: Sequence[Sequence[Choice]], read: bool = False
+    ) -> tuple[list[list[int]], list[Tensor]]:
+        """One forward on every rank; a token for each row that samples, on every process.
+
+        Args:
+            steps: of each group.
+            choices: of each group, for each row that samples.
+            read: also the hidden states that ride along.
+
+        Returns:
+            For each group the tokens, -1 where nothing can be chosen; and the states of all rows
+            side by side, (T, W), none unless asked for.
+        """
+        outputs = self._run(steps, [Wanted(step.sample_rows) for step in steps])
+        return self._chosen(outputs, choices), self._states(outputs) if read else []
+
+    def _propose(self) -> None:
+        """Let drafts propose; a request whose draft gives nothing usable ends."""
+        served: dict[DraftSource, list[Request]] = {}
+        for lane in self.lanes:
+            for request in lane.scheduler.running:
+                if request.speculation is not None:
+                    served.setdefault(request.speculation.drafter, []).append(request)
+        for drafter, requests in served.items():
+            drafter.propose(requests)
+            for request in requests:
+                if request.error is not None:
+                    self.abort(request)
 
     def forward(
         self, steps: Sequence[Step], wanted: Sequence[Wanted]
@@ -160,7 +251,8 @@ class Engine:
         """
         outputs = self._run(steps, wanted)
         with torch.inference_mode():
-            found = self.executor.results([to_tensors(output) for output in outputs])
+            aux = len(self.runners[0].module.aux_layers)
+            found = self.executor.results([to_tensors(output, aux) for output in outputs])
             return [from_tensors(tensors) for tensors in found]
 
     @contextmanager
@@ -173,31 +265,33 @@ class Engine:
             yield log
 
     @contextmanager
-    def scoring(self, lengths: Sequence[int]) -> Iterator[ScoringPass]:
+    def scoring(
+        self, prompts: Sequence[Sequence[int]], borrowable: Sequence[int]
+    ) -> Iterator[ScoringPass]:
         """Slots and table rows for prompts that are computed once.
 
         Args:
-            lengths: tokens of each prompt, at most SCORING_ROWS prompts.
+            prompts: at most SCORING_ROWS of them.
+            borrowable: leading tokens of each whose rows nobody wants, so that they can come from
+                the prefix cache.
 
         Raises:
             InputError: a prompt longer than the context.
-            CapacityError: fewer slots are free.
+            CapacityError: fewer slots are available.
         """
         context = self.limits.pool.context
-        for at, length in enumerate(lengths):
-            if length > context:
+        for at, prompt in enumerate(prompts):
+            if len(prompt) > context:
                 raise InputError(
-                    f"prompt {at} has {length} tokens, more than the context of {context}; "
+                    f"prompt {at} has {len(prompt)} tokens, more than the context of {context}; "
                     "shorten it"
                 )
-        slots: list[list[int]] = []
+        scoring = ScoringPass(self.lanes, self.limits.max_requests, self.forward)
         try:
-            for at, length in enumerate(lengths):
-                slots.append(self.lanes[at % len(self.lanes)].slots.alloc(length))
-            yield ScoringPass(self, slots)
+            scoring.take(prompts, borrowable)
+            yield scoring
         finally:
-            for at, taken in enumerate(slots):
-                self.lanes[at % len(self.lanes)].slots.free(taken)
+            scoring.give_back()
 
     def _run(
         self, steps: Sequence[Step], wanted: Sequence[Wanted]
@@ -207,108 +301,28 @@ class Engine:
         with torch.inference_mode():
             return self.executor.run(lambda rank: self._stages[rank].forward(steps, wanted))
 
-    def _sample(
+    def _chosen(
         self,
         outputs: Sequence[LogitsProcessorOutput | None],
-        sampling: Sequence[Sequence[Request]],
+        choices: Sequence[Sequence[Choice]],
     ) -> list[list[int]]:
-        """Tokens of each group, chosen where its output is; unusable rows end their request."""
+        """Tokens of each group, chosen where its output is."""
         chosen: list[list[int]] = []
-        for group, requests in enumerate(sampling):
+        for group, wanted in enumerate(choices):
             rank = self.executor.result_rank(group)
-            here = rank in self._stages and bool(requests)
+            here = rank in self._stages and bool(wanted)
             output = outputs[list(self._stages).index(rank)] if here else None
-            chosen.append([0] * 2 * len(requests) if output is None else _choose(output, requests))
-        if any(sampling):
-            chosen = self.executor.agree(chosen)
-        for lane, numbers, requests in zip(self.lanes, chosen, sampling, strict=True):
-            _end_unusable(lane.scheduler, numbers[len(requests) :], requests)
-        return [numbers[: len(numbers) // 2] for numbers in chosen]
+            chosen.append([0] * len(wanted) if output is None else choose(output, wanted))
+        return self.executor.agree(chosen) if any(choices) else chosen
+
+    def _states(self, outputs: Sequence[LogitsProcessorOutput | None]) -> list[Tensor]:
+        """What rode along, of each group, side by side: (T, W)."""
+        count = len(self.runners[0].module.aux_layers)
+        mine = [output.aux_hidden_states if output else [None] * count for output in outputs]
+        with torch.inference_mode():
+            return [torch.cat(list(map(_there, each)), -1) for each in self.executor.results(mine)]
 
 
-def _end_unusable(
-    scheduler: Scheduler, unusable: Sequence[int], requests: Sequence[Request]
-) -> None:
-    """End the requests from whose logits nothing can be chosen, with one error for all of them."""
-    spoilt = [at for at, flag in enumerate(unusable) if flag]
-    if not spoilt:
-        return
-    error = LogitsError(tuple(spoilt), tuple(_name(requests[at]) for at in spoilt))
-    for at in spoilt:
-        requests[at].error = error
-        scheduler.abort(requests[at])
-
-
-def _choose(output: LogitsProcessorOutput, requests: Sequence[Request]) -> list[int]:
-    """A token for each request, then for each 1 where nothing can be chosen from its logits."""
-    logits = output.next_token_logits
-    assert logits is not None
-    params = [request.params for request in requests]
-    steps = [request.num_output for request in requests]
-    unusable = [0] * len(requests)
-    try:
-        return [*sample(logits, params, steps), *unusable]
-    except LogitsError as error:
-        for row in error.rows:
-            unusable[row] = 1
-        rows = torch.tensor(error.rows, device=logits.device)
-        return [*sample(logits.index_fill(0, rows, 0), params, steps), *unusable]
-
-
-def _name(request: Request) -> str:
-    return f"request {request.request_id}"
-
-
-class ScoringPass:
-    """Prompts that hold slots and are computed chunk by chunk.
-
-    Args:
-        engine: runs the forwards.
-        slots: of each prompt.
-    """
-
-    def __init__(self, engine: Engine, slots: Sequence[Sequence[int]]) -> None:
-        self._engine, self._slots = engine, slots
-        self._first_row = engine.limits.max_requests
-
-    def forward(
-        self,
-        prompts: Sequence[Sequence[int]],
-        start: int,
-        stop: int,
-        want: Callable[[Sequence[int]], Wanted],
-    ) -> list[tuple[list[int], LogitsProcessorOutput]]:
-        """Rows start to stop of every prompt that has some.
-
-        Args:
-            prompts: as many as the pass has slots for.
-            start, stop: positions.
-            want: what is wanted of some prompts, given by index, whose rows lie end to end.
-
-        Returns:
-            For every attention group the prompts it computed, and its output.
-        """
-        groups = len(self._engine.lanes)
-        members = [
-            [at for at in range(group, len(prompts), groups) if len(prompts[at]) > start]
-            for group in range(groups)
-        ]
-        steps = [self._step(prompts, each, start, stop) for each in members]
-        outputs = self._engine.forward(steps, [want(each) for each in members])
-        return list(zip(members, outputs, strict=True))
-
-    def _step(
-        self, prompts: Sequence[Sequence[int]], members: Sequence[int], start: int, stop: int
-    ) -> Step:
-        step = Step(ForwardMode.EXTEND) if members else idle_step()
-        for at in members:
-            part = prompts[at][start:stop]
-            step.request_ids.append(at)
-            step.req_pool_indices.append(self._first_row + at)
-            step.prefix_lens.append(start)
-            step.extend_lens.append(len(part))
-            step.known_lens += [len(prompts[at])] * len(part)
-            step.samples.append(start + len(part) == len(prompts[at]))
-            step.input_ids += part
-            step.new_slots += self._slots[at][start:stop]
-        return step
+def _there(tensor: Tensor | None) -> Tensor:
+    assert tensor is not None
+    return tensor

@@ -27,8 +27,12 @@ class _Assembly:
     givers: dict[Box, int] = field(default_factory=dict)
 
 
-def export_weights(engine: Engine) -> Iterator[tuple[str, Tensor]]:
+def export_weights(engine: Engine, parameter: str | None = None) -> Iterator[tuple[str, Tensor]]:
     """Every tensor by checkpoint name, whole (collective, also while iterating).
+
+    Args:
+        engine: whose ranks.
+        parameter: only what fills this one; None for all.
 
     Raises:
         WeightError: a tensor that the ranks together do not hold, or two that have one name.
@@ -37,7 +41,9 @@ def export_weights(engine: Engine) -> Iterator[tuple[str, Tensor]]:
     engine.require_weights()
     modules = [runner.module for runner in engine.runners]
     exporters = dict(zip(engine.executor.ranks, map(_exporter, modules), strict=True))
-    mine = [json.dumps([asdict(each) for each in rank.offers()]) for rank in exporters.values()]
+    mine = [
+        json.dumps([asdict(each) for each in rank.offers(parameter)]) for rank in exporters.values()
+    ]
     texts = [text for process in engine.executor.everyones(mine) for text in process]
     assemblies = _assemble([json.loads(text) for text in texts])
     return _tensors(engine, exporters, assemblies)

@@ -5,9 +5,33 @@ from __future__ import annotations
 import weakref
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 from .engine import Engine
 from .request import FinishReason, Request
+from .speculative.state import SpeculationReport
+
+
+class GenerateOptions(TypedDict, total=False):
+    """Options of ``generate``; each may be left out.
+
+    Keys:
+        temperature: 0 takes the likeliest token; otherwise logits are divided by it.
+        top_k: choose among the k likeliest tokens; 0 for all.
+        top_p: choose among the smallest set of likeliest tokens with this mass.
+        seed: of the random numbers; each prompt draws its own when left out.
+        stop: texts that end the output, which does not contain them.
+        stop_token_ids: ids that end the output, beside the model's own.
+        ignore_eos: go on past the model's own end ids.
+    """
+
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int | None
+    stop: str | Sequence[str]
+    stop_token_ids: int | Sequence[int]
+    ignore_eos: bool
 
 
 @dataclass(frozen=True)
@@ -19,12 +43,16 @@ class GenerateResult:
         text: their text, without stop ids and stop strings; empty without a tokenizer.
         finish_reason: ``stop``, ``length`` or ``abort``.
         prompt_token_ids: the prompt as tokens.
+        cached_tokens: tokens of the prompt that were in the prefix cache.
+        speculation: what the draft was worth; None without one.
     """
 
     token_ids: list[int]
     text: str
     finish_reason: FinishReason
     prompt_token_ids: list[int]
+    cached_tokens: int = 0
+    speculation: SpeculationReport | None = None
 
 
 @dataclass(frozen=True)
@@ -36,12 +64,14 @@ class StreamChunk:
         token_ids: new tokens.
         text: text that is settled now; pieces put together are the result's text.
         finish_reason: set in a prompt's last chunk.
+        speculation: what the draft was worth; in a prompt's last chunk, None without a draft.
     """
 
     index: int
     token_ids: list[int]
     text: str
     finish_reason: FinishReason | None
+    speculation: SpeculationReport | None = None
 
 
 def generate_all(engine: Engine, requests: Sequence[Request]) -> list[GenerateResult]:
@@ -91,8 +121,17 @@ def result_of(request: Request) -> GenerateResult:
     """The result of a finished request."""
     assert request.finish_reason is not None
     return GenerateResult(
-        request.output_ids, request.output.text, request.finish_reason, request.prompt_ids
+        request.output_ids,
+        request.output.text,
+        request.finish_reason,
+        request.prompt_ids,
+        request.cached_tokens or 0,
+        _report(request),
     )
+
+
+def _report(request: Request) -> SpeculationReport | None:
+    return None if request.speculation is None else request.speculation.report
 
 
 class _Submitted:
@@ -139,6 +178,8 @@ def _pieces(submitted: _Submitted) -> Generator[StreamChunk, None, None]:
                 taken[index] += len(ids)
                 if request.finished:
                     told.add(index)
-                yield StreamChunk(index, ids, request.output.take(), request.finish_reason)
+                end = _report(request) if request.finished else None
+                text = request.output.take()
+                yield StreamChunk(index, ids, text, request.finish_reason, end)
     finally:
         submitted.abort()

@@ -8,8 +8,10 @@ knows the rows of every group without asking.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from heapq import heapify
 
 from ..forward import ForwardMode
+from .prefix_cache import PrefixCache
 from .request import Request
 from .scheduler import Scheduler, Step, idle_step
 from .slots import SlotAllocator
@@ -21,10 +23,14 @@ class Lane:
     Args:
         slots: tokens its KV pool holds.
         max_requests, max_context, prefill_chunk, max_batch_tokens, ids: as in Scheduler.
+        shared_tokens: limit of the prefix cache.
+        draft_rows: rows of the slot table for requests of other models, which this one drafts for.
 
     Attributes:
         slots: which of them are free.
+        cache: prefixes in them.
         scheduler: requests waiting and running.
+        draft_rows: a heap of those that are free.
     """
 
     def __init__(
@@ -35,21 +41,30 @@ class Lane:
         prefill_chunk: int | None,
         max_batch_tokens: int,
         ids: Iterator[int],
+        shared_tokens: int,
+        draft_rows: range,
     ) -> None:
         self.slots = SlotAllocator(slots)
+        self.cache = PrefixCache(self.slots, shared_tokens)
+        self.draft_rows = list(draft_rows)
+        heapify(self.draft_rows)
         self.scheduler = Scheduler(
-            self.slots, max_requests, max_context, prefill_chunk, max_batch_tokens, ids
+            self.slots, max_requests, max_context, prefill_chunk, max_batch_tokens, ids, self.cache
         )
+
+    @property
+    def requests(self) -> tuple[Request, ...]:
+        """Those that have not ended."""
+        return (*self.scheduler.waiting, *self.scheduler.running)
 
     @property
     def load(self) -> int:
         """Tokens of requests that have not ended."""
-        requests = (*self.scheduler.waiting, *self.scheduler.running)
-        return sum(len(request.tokens) for request in requests)
+        return sum(len(request.tokens) for request in self.requests)
 
     def holds(self, request: Request) -> bool:
         """Whether a request waits or runs here."""
-        return request in self.scheduler.running or request in self.scheduler.waiting
+        return request in self.requests
 
 
 def next_steps(lanes: Sequence[Lane]) -> list[Step] | None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -14,29 +12,23 @@ from torch import nn
 from ..config import ModelConfig, architectures_of
 from ..context import BuildContext
 from ..errors import InputError, RegistryError
-from ..models import CausalLM, DecoderBase, name_map
-from ..models.causal_lm import EMBEDDING_WEIGHT, HEAD_WEIGHT
+from ..models import DecoderBase
 from ..parallel import Topology
 from ..parallel.links import CostTable
 from ..planning.plan import Mode
-from ..quantization import quant_config
 from ..registry import catalog, catalog_for, resolve, serve
-from ..weights import (
-    WeightReport,
-    Weights,
-    format_of,
-    open_source,
-    source_tensors_equal,
-)
+from ..weights import WeightReport, Weights, format_of, open_source
 from .agreement import agreed_costs, check_same_catalog, check_same_model, load_together
 from .checkpoint import Checkpoint, local_path
 from .engine import Engine, EngineLimits
 from .executor import Executor, make_executor
+from .fitting import quantization_of, with_or_without_head, with_stored_head
 from .memory import check_fits, pool_size
 from .model import Model
 from .observers import Observation, observing
 from .options import (
     check_dtype,
+    check_experts,
     check_methods,
     check_room,
     device_of,
@@ -46,9 +38,11 @@ from .options import (
 )
 from .pipeline import StageRunner
 from .runner import Runner
+from .sharing import shared_tokens
+from .speculative.lending import with_embedding
 
 LoadProgress = Callable[[int, int], None]
-"""(bytes done, bytes to do) of the first local rank."""
+"""(bytes done, bytes to do) of all local ranks; of those to come, as much as of the present one."""
 
 
 def load(
@@ -74,7 +68,9 @@ def load(
     costs: CostTable | None = None,
     dp_lm_head: bool = False,
     check_values: bool = False,
+    prefix_cache: bool = True,
     progress: LoadProgress | None = None,
+    target: Model | None = None,
 ) -> Model:
     """Load a checkpoint, ready to run.
 
@@ -107,7 +103,10 @@ def load(
             instead of all ranks of a stage.
         check_values: look at every value for NaN and infinity, while it is copied. Without it a few
             rows of each matrix show whether all of it is NaN or zero.
+        prefix_cache: keep keys and values in free slots, for prompts that begin alike.
         progress: told how many bytes are read.
+        target: the model that this one will draft for; lends its embedding to a draft that stores
+            none.
 
     Raises:
         ArchzooError: anything that would make the model wrong, by name, before the first token.
@@ -124,8 +123,12 @@ def load(
             config = ModelConfig.from_dict(
                 checkpoint.raw, model_class.adapter, checkpoint.config_file
             )
-            quant = quant_config(config.quantization)
+            check_experts(config, sizes)
+            quant = quantization_of(config, model_class, checkpoint.source)
+            lender = None if target is None else target.engine
+            checkpoint.source = with_embedding(checkpoint.source, model_class, config, lender)
             config = with_stored_head(config, model_class, checkpoint)
+            model_class = with_or_without_head(config, model_class, checkpoint.source)
             number = dtype_for(asked, config, place)
             check_fits(checkpoint.source, number, place, executor)
             settings = {"plan": plan, "dp_lm_head": dp_lm_head}
@@ -134,9 +137,10 @@ def load(
             modules = [model_class(config, ctx).eval() for ctx in contexts]
             equal: dict[str, object] = {**settings, "dtype": number, "backend": name}
             equal |= {"max_requests": max_requests, "prefill_chunk": prefill_chunk}
-            equal |= {"pp_micro_batches": pp_micro_batches}
+            equal |= {"pp_micro_batches": pp_micro_batches, "prefix_cache": prefix_cache}
             check_same_model(config, modules[0], equal, executor)
             pool = pool_size(modules, executor, place, kv_slots, max_requests)
+            shared = shared_tokens(modules, executor) if prefix_cache else 0
             reports = load_together(
                 executor, lambda: _fill(modules, checkpoint, check_values, progress)
             )
@@ -146,7 +150,8 @@ def load(
             StageRunner(Runner(module, pool, name, place), ctx.group("pp"), pp_micro_batches)
             for module, ctx in zip(modules, contexts, strict=True)
         ]
-        engine = Engine(executor, stages, config, EngineLimits(pool, max_requests, prefill_chunk))
+        limits = EngineLimits(pool, max_requests, prefill_chunk, shared)
+        engine = Engine(executor, stages, config, limits)
         seen.model = Model(config, checkpoint, engine, reports)
     return seen.model
 
@@ -157,7 +162,7 @@ def build(config: ModelConfig | Mapping[str, Any], ctx: BuildContext) -> Decoder
     Args:
         config: normalised, or the raw dictionary of a config.json.
         ctx: topology and groups, dtype, device. The checkpoint's quantization is the context's
-            to give: ``quant_config(config.quantization)``.
+            to give: ``quant_config(config.quantization, names)``.
 
     Raises:
         RegistryError: no class for the architecture.
@@ -233,43 +238,21 @@ def _fill(
     check_values: bool,
     progress: LoadProgress | None,
 ) -> list[WeightReport]:
-    """Load every local rank; the first one tells its progress."""
-    return [
-        module.load_weights(
-            checkpoint.source,
-            checkpoint.format,
-            progress if at == 0 else None,
-            check_values=check_values,
+    """Load every local rank, one after the other: each reads only what is its own."""
+    reports: list[WeightReport] = []
+    for module in modules:
+        before, to_come = sum(report.bytes_read for report in reports), len(modules) - len(reports)
+
+        def told(done: int, total: int, before: int = before, ranks: int = to_come) -> None:
+            if progress is not None:
+                progress(before + done, before + total * ranks)
+
+        reports.append(
+            module.load_weights(
+                checkpoint.source, checkpoint.format, told, check_values=check_values
+            )
         )
-        for at, module in enumerate(modules)
-    ]
-
-
-def with_stored_head(
-    config: ModelConfig, model_class: type[DecoderBase], checkpoint: Checkpoint
-) -> ModelConfig:
-    """The config, untied where the checkpoint stores a head of its own that differs.
-
-    A config that says "tied" beside a stored head with other values contradicts itself; the
-    trained head is kept, as ``transformers`` does, with a warning that says so.
-    """
-    if not config.tie_word_embeddings or not issubclass(model_class, CausalLM):
-        return config
-    infos = checkpoint.source.infos()
-    names = name_map(model_class, checkpoint.format).bound(infos)
-    stored = {names.rename(name): name for name in infos}
-    head, embedding = stored.get(HEAD_WEIGHT), stored.get(EMBEDDING_WEIGHT)
-    if head is None or embedding is None:
-        return config
-    if source_tensors_equal(checkpoint.source, head, embedding):
-        return config
-    warnings.warn(
-        f"{checkpoint.config_file}: tie_word_embeddings is true, but the stored {head} differs "
-        f"from {embedding}; the stored head is used. Set tie_word_embeddings to false to say so, "
-        f"or remove {head} to use the embedding",
-        stacklevel=3,
-    )
-    return replace(config, tie_word_embeddings=False)
+    return reports
 
 
 def _contexts(

@@ -119,7 +119,7 @@ def pool_size(
         slots = kv_slots
     # Each process reads its own free memory; ranks must plan with one number.
     slots = executor.least(slots)
-    return PoolSize(slots, max_requests + Engine.SCORING_ROWS, min(context, slots))
+    return PoolSize(slots, Engine.table_rows(max_requests), min(context, slots))
 
 
 def context_of(config: ModelConfig) -> int:

@@ -116,6 +116,7 @@ def _part(step: Step, start: int, stop: int) -> Step:
         known_lens=step.known_lens[start:stop],
         input_ids=step.input_ids[start:stop],
         new_slots=step.new_slots[start:stop],
+        beside=None if step.beside is None else step.beside[start:stop],
     )
     begin = 0
     for at, size in enumerate(step.extend_lens):
@@ -125,8 +126,11 @@ def _part(step: Step, start: int, stop: int) -> Step:
             part.request_ids.append(step.request_ids[at])
             part.req_pool_indices.append(step.req_pool_indices[at])
             part.prefix_lens.append(step.prefix_lens[at] + low - begin)
+            table_row = step.req_pool_indices[at]
+            if low == begin and table_row in step.borrowed_slots:
+                part.borrowed_slots[table_row] = step.borrowed_slots[table_row]
             part.extend_lens.append(high - low)
-            part.samples.append(step.samples[at] and high == end)
+            part.samples.append(max(0, high - max(low, end - step.samples[at])))
         begin = end
     return part
 

@@ -5,50 +5,37 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypedDict, Unpack, cast, overload
+from typing import Any, Literal, Unpack, cast, overload
 
-import torch
 from torch import Tensor
 
 from ..config import ModelConfig
 from ..errors import InputError
-from ..models import DecoderBase
 from ..weights import UpdateMode, UpdateReport, WeightReport, Weights
 from .checkpoint import Checkpoint
 from .engine import Engine
 from .exporting import export_weights
-from .generation import GenerateResult, StreamChunk, generate_all, generate_stream
-from .prompts import Prompt, checked_ids, is_batch, is_chat, is_list
+from .generation import (
+    GenerateOptions,
+    GenerateResult,
+    StreamChunk,
+    generate_all,
+    generate_stream,
+)
+from .judging import JudgingModel
+from .prefix_cache import CacheStats
+from .prompts import Prompt, chunk_of, is_batch, is_chat
 from .request import Request, SamplingParams, check_prompt, integer, number
-from .scoring import PromptLogprobs, prompt_logits, prompt_logprobs, prompt_pooled
+from .scoring import PromptLogprobs, prompt_logits, prompt_logprobs
+from .speculative.drafter import Drafter
+from .speculative.pairing import make_drafter
+from .speculative.state import Speculation
+from .states import AuxStates
 from .stopping import stop_ids_of
-from .tokenizer import Tokenizer
 from .updating import UpdateOptions, update_weights
 
 
-class GenerateOptions(TypedDict, total=False):
-    """Options of ``generate``; each may be left out.
-
-    Keys:
-        temperature: 0 takes the likeliest token; otherwise logits are divided by it.
-        top_k: choose among the k likeliest tokens; 0 for all.
-        top_p: choose among the smallest set of likeliest tokens with this mass.
-        seed: of the random numbers; each prompt draws its own when left out.
-        stop: texts that end the output, which does not contain them.
-        stop_token_ids: ids that end the output, beside the model's own.
-        ignore_eos: go on past the model's own end ids.
-    """
-
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int | None
-    stop: str | Sequence[str]
-    stop_token_ids: int | Sequence[int]
-    ignore_eos: bool
-
-
-class Model:
+class Model(JudgingModel, AuxStates):
     """A model that is ready to run, on all its ranks.
 
     Under torchrun every process makes the same calls; results are equal on all of them.
@@ -73,32 +60,14 @@ class Model:
         engine: Engine,
         reports: Sequence[WeightReport],
     ) -> None:
-        self.config, self.engine, self.reports = config, engine, tuple(reports)
+        super().__init__(config, checkpoint, engine)
+        self.reports = tuple(reports)
         self.report = self.reports[0]
-        self._checkpoint = checkpoint
 
     @property
-    def module(self) -> DecoderBase:
-        """The architecture's module of the first local rank.
-
-        On a CPU its linears hold packed weights: ``weight`` keeps shape and dtype on ``meta``, so
-        state_dict and deepcopy are not for a loaded model.
-        """
-        return self.engine.runners[0].module
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The checkpoint's tokenizer.
-
-        Raises:
-            InputError: there is none.
-        """
-        return self._checkpoint.tokenizer
-
-    @property
-    def has_tokenizer(self) -> bool:
-        """Whether the checkpoint brings a tokenizer."""
-        return self._checkpoint.has_tokenizer
+    def cache_stats(self) -> CacheStats:
+        """What the prefix cache has done since the model was loaded."""
+        return self.engine.cache_stats
 
     @overload
     def logits(self, ids: Sequence[int], *, chunk_size: int | None = None) -> Tensor: ...
@@ -124,7 +93,7 @@ class Model:
             CapacityError: the KV pool has no room.
         """
         self._require("logits")
-        chunk = _chunk(chunk_size)
+        chunk = chunk_of(chunk_size)
         if is_batch(ids):
             return prompt_logits(self.engine, [self._ids(one) for one in ids], chunk)
         return prompt_logits(self.engine, [self._ids(ids)], chunk)[0]
@@ -159,60 +128,7 @@ class Model:
         heat = number("temperature", temperature, 0.0, math.inf)
         if not heat:
             raise InputError("temperature=0 gives no distribution; it must be positive")
-        return prompt_logprobs(self.engine, prompt, first, top, heat, _chunk(chunk_size))
-
-    def embed(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        dimensions: int | None = None,
-        normalize: bool = True,
-        *,
-        chunk_size: int | None = None,
-    ) -> Tensor:
-        """A vector for each prompt.
-
-        Args:
-            prompts: one prompt or a list of them.
-            dimensions: keep so many leading features, cut before normalising.
-            normalize: scale each vector to length 1.
-            chunk_size: compute long prompts in chunks (last-token pooling only).
-
-        Returns:
-            (R, D) float32, or (R, dimensions).
-
-        Raises:
-            InputError: an empty prompt, dimensions outside 1…D, or a classifier, which has scores
-                instead of vectors.
-        """
-        self._require("embed")
-        width = self.module.pooled_width
-        cut = None if dimensions is None else integer("dimensions", dimensions, 1, width)
-        ids = [self._ids(self.encode(one)) for one in _prompts(prompts)]
-        if not ids:
-            return torch.empty(0, cut or width)
-        return prompt_pooled(self.engine, ids, cut, normalize, _chunk(chunk_size))
-
-    def classify(
-        self, prompts: Prompt | Sequence[Prompt], *, chunk_size: int | None = None
-    ) -> Tensor:
-        """Scores of each prompt, of a classification or reward head over its last token.
-
-        Args:
-            prompts: one prompt or a list of them. Messages are a whole conversation: nothing that
-                begins another turn is added.
-            chunk_size: compute long prompts in chunks.
-
-        Returns:
-            (R, labels) float32, raw: no softmax, no sigmoid, no scaling.
-
-        Raises:
-            InputError: an empty prompt, or a model without such a head.
-        """
-        self._require("classify")
-        ids = [self._ids(self.encode(one, False)) for one in _prompts(prompts)]
-        if not ids:
-            return torch.empty(0, self.module.pooled_width)
-        return prompt_pooled(self.engine, ids, None, False, _chunk(chunk_size))
+        return prompt_logprobs(self.engine, prompt, first, top, heat, chunk_of(chunk_size))
 
     @overload
     def generate(
@@ -221,6 +137,8 @@ class Model:
         max_new_tokens: int | None = None,
         *,
         stream: Literal[True],
+        draft: Model | None = None,
+        draft_tokens: int | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Iterator[StreamChunk]: ...
     @overload
@@ -230,6 +148,8 @@ class Model:
         max_new_tokens: int | None = None,
         *,
         stream: Literal[False] = False,
+        draft: Model | None = None,
+        draft_tokens: int | None = None,
         **options: Unpack[GenerateOptions],
     ) -> GenerateResult: ...
     @overload
@@ -239,6 +159,8 @@ class Model:
         max_new_tokens: int | None = None,
         *,
         stream: Literal[False] = False,
+        draft: Model | None = None,
+        draft_tokens: int | None = None,
         **options: Unpack[GenerateOptions],
     ) -> list[GenerateResult]: ...
     def generate(
@@ -247,6 +169,8 @@ class Model:
         max_new_tokens: int | None = None,
         *,
         stream: bool = False,
+        draft: Model | None = None,
+        draft_tokens: int | None = None,
         **options: Unpack[GenerateOptions],
     ) -> GenerateResult | list[GenerateResult] | Iterator[StreamChunk]:
         """Continue one prompt or a batch of them.
@@ -255,21 +179,26 @@ class Model:
             prompt: a text, token ids, chat messages, or a list of any of these.
             max_new_tokens: tokens to generate at most; as many as fit when None.
             stream: give pieces as they come instead of results at the end.
+            draft: proposes tokens, several of which may come out of one forward: a model of the same
+                vocabulary (this one too), or one made for this model. Changes no output; such
+                requests use no cached prefixes.
+            draft_tokens: tokens to propose at once; 4 when None.
             options: how tokens are chosen and where the output ends, see GenerateOptions.
 
         Returns:
-            A result with ``.token_ids`` (new ones), ``.text`` and ``.finish_reason``; a list for
-            a list; an iterator of pieces when streaming.
+            A result with ``.token_ids`` (new ones), ``.text``, ``.finish_reason`` and with a draft
+            ``.speculation``; a list for a list; an iterator of pieces when streaming.
 
         Raises:
             InputError: an empty prompt, an id outside the vocabulary, an option out of range, a
-                model without a language-model head.
+                model without a language-model head, a draft that does not fit.
             CapacityError: a request that could never fit the KV pool.
         """
         self._require("generate")
+        drafter = self._drafter(draft, draft_tokens)
         many = list(prompt) if is_batch(prompt) else [prompt]
         params = SamplingParams(max_new_tokens, **cast(dict[str, Any], options))
-        requests = [self._request(cast(Prompt, one), params) for one in many]
+        requests = [self._request(cast(Prompt, one), params, drafter) for one in many]
         if stream:
             return generate_stream(self.engine, requests)
         results = generate_all(self.engine, requests)
@@ -341,51 +270,30 @@ class Model:
             runner.module.untie()
         self.config = self.module.config
 
-    def encode(self, prompt: Prompt, add_generation_prompt: bool = True) -> Sequence[int]:
-        """Token ids of any kind of prompt; ids come back as they are.
+    def _drafter(self, draft: Model | None, tokens: int | None) -> Drafter | None:
+        if draft is not None:
+            return make_drafter(self.engine, draft.engine, tokens)
+        if tokens is not None:
+            raise InputError(
+                f"draft_tokens={tokens!r} without a draft; pass draft=, or leave it out"
+            )
+        return None
 
-        Args:
-            prompt: a text, messages, or token ids.
-            add_generation_prompt: messages end with what begins the assistant's turn.
-
-        Raises:
-            InputError: a text or messages, and the checkpoint has no tokenizer for them.
-        """
-        if isinstance(prompt, str):
-            return self.tokenizer.encode(prompt)
-        if is_chat(prompt):
-            return self.tokenizer.apply_chat(prompt, add_generation_prompt)
-        return cast(Sequence[int], prompt)
-
-    def _request(self, prompt: Prompt, params: SamplingParams) -> Request:
+    def _request(
+        self, prompt: Prompt, params: SamplingParams, drafter: Drafter | None = None
+    ) -> Request:
         seed = self.engine.executor.agree([[params.seeded().seed or 0]])[0][0]
-        return Request(
+        request = Request(
             self.encode(prompt),
             replace(params, seed=seed),
             self.stop_ids(isinstance(prompt, str) or is_chat(prompt)),
             self.tokenizer if params.stop or self.has_tokenizer else None,
             self.config.vocab_size,
         )
+        request.speculation = None if drafter is None else Speculation(drafter)
+        return request
 
     def stop_ids(self, with_tokenizer: bool = True) -> frozenset[int]:
         """Ids that end an output: the config's, generation_config's and the tokenizer's."""
         own = stop_ids_of(self.config.eos_token_ids, self._checkpoint.stop_ids)
         return own | self.tokenizer.eos_token_ids if with_tokenizer else own
-
-    def _require(self, call: str) -> None:
-        self.engine.require_weights()
-        self.module.require(call)
-
-    def _ids(self, ids: Any) -> list[int]:
-        return checked_ids(ids, self.config.vocab_size)
-
-
-def _prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt, or a list of them, as a list; an empty list holds none."""
-    none_at_all = is_list(prompts) and not prompts
-    many = list(prompts) if none_at_all or is_batch(prompts) else [prompts]
-    return cast(list[Prompt], many)
-
-
-def _chunk(size: int | None) -> int | None:
-    return None if size is None else integer("chunk_size", size, 1)

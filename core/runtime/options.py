@@ -35,7 +35,7 @@ def sizes_of(
     """The topology asked for, refused where it is not served.
 
     Raises:
-        TopologyError: sizes beside a topology, or experts asked to be split.
+        TopologyError: sizes beside a topology, or sizes that do not go together.
     """
     if topology is None:
         sizes = Topology(tp=tp, pp=pp, attn_dp=attn_dp, ep=ep, pp_layers=pp_layers)
@@ -46,11 +46,20 @@ def sizes_of(
             f"{topology} was given beside tp={tp}, pp={pp}, attn_dp={attn_dp}, ep={ep}, "
             f"pp_layers={pp_layers}; give the topology or the sizes"
         )
-    if sizes.ep != 1:
-        raise TopologyError(
-            f"ep={sizes.ep}: no model here has experts to split; use tp, pp and attn_dp"
-        )
     return sizes
+
+
+def check_experts(config: ModelConfig, sizes: Topology) -> None:
+    """Refuse to deal the experts of a model that has none.
+
+    Raises:
+        TopologyError: ep beside a dense model.
+    """
+    if sizes.ep != 1 and config.moe is None:
+        raise TopologyError(
+            f"ep={sizes.ep}: {', '.join(config.architectures) or 'this model'} has no experts to "
+            "deal to ranks; use tp, pp and attn_dp"
+        )
 
 
 def check_methods(quantization: str | None, backend: str, compile: Literal["auto"] | bool) -> None:

@@ -114,19 +114,27 @@ class StageRunner:
             self._log.append(StageEvent(self.group.rank, action, micro_batch))
 
 
-def to_tensors(output: LogitsProcessorOutput | None) -> list[Tensor | None]:
-    """An output as a flat list, always of one length; nothing where there is no output."""
+def to_tensors(output: LogitsProcessorOutput | None, aux: int) -> list[Tensor | None]:
+    """An output as a flat list, always of one length; nothing where there is no output.
+
+    Args:
+        output: of a forward.
+        aux: hidden states that ride along.
+    """
     whole = output or LogitsProcessorOutput()
     logprobs = whole.input_logprobs
     return [
         whole.next_token_logits,
         whole.pooled,
         *(None if logprobs is None else getattr(logprobs, each.name) for each in _LOGPROBS),
+        *(whole.aux_hidden_states or [None] * aux),
     ]
 
 
 def from_tensors(tensors: Sequence[Tensor | None]) -> LogitsProcessorOutput:
     """The output that a flat list stands for."""
     logits, pooled, *parts = tensors
-    logprobs = [part for part in parts if part is not None]
-    return LogitsProcessorOutput(logits, InputLogprobs(*logprobs) if logprobs else None, pooled)
+    here = [part for part in parts if part is not None]
+    first = len(_LOGPROBS) if parts[0] is not None else 0
+    logprobs = InputLogprobs(*here[:first]) if first else None
+    return LogitsProcessorOutput(logits, logprobs, pooled, tuple(here[first:]))

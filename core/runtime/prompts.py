@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from .request import check_prompt
+from .request import check_prompt, integer
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | Sequence[Message]
@@ -43,3 +43,12 @@ def checked_ids(ids: Any, vocab_size: int) -> list[int]:
         if ids == []:
             return []
     return check_prompt(ids, vocab_size)
+
+
+def chunk_of(size: int | None) -> int | None:
+    """A chunk size that a caller gives.
+
+    Raises:
+        InputError: not a whole number of at least 1.
+    """
+    return None if size is None else integer("chunk_size", size, 1)

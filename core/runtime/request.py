@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import operator
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Literal
 
 from ..errors import InputError
 from .detokenize import PieceDecoder
+from .prefix_tree import PrefixNode
+from .speculative.state import Speculation
 from .stopping import OutputText
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -98,16 +100,24 @@ class Request:
         limit: new tokens at most; the scheduler narrows it to what context and pool hold.
         computed: leading tokens whose keys and values are in the cache.
         slots: slot of each position, computed ones and those reserved for the prompt.
+        lease: what it has locked of the prefix cache; None while it holds no slot.
+        borrowed: leading tokens that came from the prefix cache when it was admitted last.
+        cached_tokens: tokens of the prompt that need not be computed at all; None before it is
+            admitted first.
         req_pool_index: row of the slot table; -1 while not running.
+        speculation: what a draft model does for it; None without one.
 
     Raises:
         InputError: an empty prompt, an id that is no token, stop strings without a tokenizer.
     """
 
     __slots__ = (
+        "borrowed",
+        "cached_tokens",
         "computed",
         "error",
         "finish_reason",
+        "lease",
         "limit",
         "num_prompt",
         "output",
@@ -115,6 +125,7 @@ class Request:
         "req_pool_index",
         "request_id",
         "slots",
+        "speculation",
         "state",
         "tokens",
     )
@@ -140,7 +151,10 @@ class Request:
         self.error: Exception | None = None
         self.req_pool_index = -1
         self.slots: list[int] = []
-        self.computed = 0
+        self.lease: PrefixNode | None = None
+        self.computed = self.borrowed = 0
+        self.cached_tokens: int | None = None
+        self.speculation: Speculation | None = None
 
     @property
     def prompt_ids(self) -> list[int]:
@@ -167,6 +181,41 @@ class Request:
     def finished(self) -> bool:
         """Whether nothing more will come."""
         return self.finish_reason is not None
+
+    @property
+    def decodes(self) -> bool:
+        """Whether its next row is that of its last output, alone."""
+        return len(self.tokens) - self.computed == 1 and self.num_output > 0
+
+    @property
+    def proposal(self) -> Sequence[int]:
+        """Tokens that a draft expects to come."""
+        return () if self.speculation is None else self.speculation.proposal
+
+    @property
+    def reads_states(self) -> bool:
+        """Whether its draft wants the target's hidden states of all its rows."""
+        return self.speculation is not None and self.speculation.drafter.reads_states
+
+    def advance(self, known: int, new: Sequence[int], proposed: int) -> FinishReason | None:
+        """Take what a step gave; say whether it ends the request, and why.
+
+        Args:
+            known: of its tokens, how many were computed.
+            new: sampled tokens that stand; all but the last one were proposed, hence computed.
+            proposed: how many tokens were proposed.
+        """
+        before = len(self.tokens)
+        reason: FinishReason | None = None
+        for token_id in new:
+            reason = self.accept(token_id)
+            if reason:
+                break
+        accepted = min(len(self.tokens) - before, max(0, len(new) - 1))
+        self.computed += known + accepted
+        if self.speculation is not None:
+            self.speculation.settle(proposed, accepted)
+        return reason
 
     def accept(self, token_id: int) -> FinishReason | None:
         """Append a sampled token; say whether it ends the request, and why."""

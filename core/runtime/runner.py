@@ -145,12 +145,20 @@ class Runner:
         table_rows = requests.req_pool_indices
         if step.mode is not ForwardMode.DECODE:
             table_rows = table_rows.repeat_interleave(requests.extend_seq_lens)
+        for row, borrowed in step.borrowed_slots.items():
+            self.pool.req_to_token[row, : len(borrowed)] = self._tensor(borrowed)
         self.pool.req_to_token[table_rows, positions] = slots
         real = len(step.input_ids)
         return ForwardBatch(
             self.backend,
             step.mode,
-            TokenRows(real + padding, real, slots, self._known_lens(step, padding)),
+            TokenRows(
+                real + padding,
+                real,
+                slots,
+                self._known_lens(step, padding),
+                self._beside(step, padding),
+            ),
             requests,
             self._outputs(step, wanted),
             parallel=rows,
@@ -185,6 +193,11 @@ class Runner:
 
     def _known_lens(self, step: Step, padding: int) -> Tensor | None:
         return self._tensor(step.known_lens, padding) if self._reads_known_lens else None
+
+    def _beside(self, step: Step, padding: int) -> Tensor | None:
+        if step.beside is None:
+            return None
+        return F.pad(step.beside.to(self.device, self.module.dtype), (0, 0, 0, padding))
 
     def _tensor(self, numbers: Sequence[int], padding: int = 0) -> Tensor:
         padded = [*numbers, *[0] * padding] if padding else numbers

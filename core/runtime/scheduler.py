@@ -5,12 +5,20 @@ cache; a step computes some more, and when it reaches the end of the list, the l
 give the next token. Prefill, chunked prefill, decode and recomputing after preemption are all this.
 
 Requests are served in order of arrival: none is admitted before an earlier one. A request is
-admitted when slots for all tokens it has are free. When a decode token finds no slot, the youngest
-running request gives its slots back and waits; it is computed again later, from prompt and output,
-so its tokens stay the same. The oldest request is never put back, hence everything finishes.
+admitted when there are slots for all tokens it has, those that it borrows from the prefix cache
+aside. Cached prefixes that nobody uses give way first. When a decode token finds no slot even so,
+the youngest running request gives its slots back and waits; it is computed again later, from prompt
+and output, so its tokens stay the same. The oldest request is never put back, hence everything
+finishes.
 
-Slots are free again when their request ends, which happens between forwards: one forward is under
-way at a time.
+A request may bring a proposal: tokens that a draft model expects to come. They are computed in the
+same step as its decode token, every row gives a token, and those stand that follow what stands.
+
+A request leaves what it has computed to the cache: its prompt chunk by chunk, the rest when it ends
+or is put back. One that begins with many tokens which another is just computing waits for them.
+
+Slots are free, or cached, when their request ends, which happens between forwards: one forward is
+under way at a time.
 """
 
 from __future__ import annotations
@@ -19,13 +27,17 @@ import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, islice
 from itertools import count as numbers
+
+from torch import Tensor
 
 from ..errors import CapacityError, InputError
 from ..forward import ForwardMode
+from .prefix_cache import PrefixCache
 from .request import FinishReason, Request, RequestState
 from .slots import SlotAllocator
+from .speculative.verifying import verified
 
 
 @dataclass(slots=True)
@@ -35,17 +47,22 @@ class Step:
     Rows of requests lie end to end, in the order of ``request_ids``. Decode rows come first.
 
     Args:
-        mode: DECODE when every request has one token after its first output, EXTEND when none
-            has, MIXED else.
+        mode: DECODE when every request goes on after an output with one token, TARGET_VERIFY when
+            some of those have a proposal, EXTEND when none goes on, MIXED else. One that is admitted
+            again does not go on.
         request_ids: the requests.
         req_pool_indices: row of the slot table, for each request.
         prefix_lens: tokens in the cache before this forward, for each request.
         extend_lens: tokens of this forward, for each request.
         known_lens: for each row, tokens known of its sequence when the row was first computed: the
             whole prompt for its rows, then one more each. Equal when a row is computed again.
-        samples: whether the last row gives a new token, for each request.
+        samples: how many of the last rows give a token, for each request: one more than its
+            proposal is long, 0 while its prompt is not through.
         input_ids: tokens, for each row.
         new_slots: slot each row's keys and values go to, for each row.
+        borrowed_slots: slots of the cached prefix, by row of the slot table, of requests that begin
+            with one in this forward.
+        beside: (rows, W) numbers that a draft model reads beside the ids; None for other models.
     """
 
     mode: ForwardMode = ForwardMode.DECODE
@@ -54,9 +71,11 @@ class Step:
     prefix_lens: list[int] = field(default_factory=list)
     extend_lens: list[int] = field(default_factory=list)
     known_lens: list[int] = field(default_factory=list)
-    samples: list[bool] = field(default_factory=list)
+    samples: list[int] = field(default_factory=list)
     input_ids: list[int] = field(default_factory=list)
     new_slots: list[int] = field(default_factory=list)
+    borrowed_slots: dict[int, list[int]] = field(default_factory=dict)
+    beside: Tensor | None = field(default=None, compare=False)
 
     @property
     def positions(self) -> list[int]:
@@ -68,9 +87,17 @@ class Step:
 
     @property
     def sample_rows(self) -> list[int]:
-        """Rows whose logits are wanted, one for each request that samples."""
+        """Rows whose logits are wanted."""
         ends = accumulate(self.extend_lens)
-        return [end - 1 for end, wanted in zip(ends, self.samples, strict=True) if wanted]
+        last = zip(ends, self.samples, strict=True)
+        return [row for end, count in last for row in range(end - count, end)]
+
+    @property
+    def proposals(self) -> list[list[int]]:
+        """Tokens of each request that are only expected; its last rows."""
+        ends = accumulate(self.extend_lens)
+        last = zip(ends, self.samples, strict=True)
+        return [self.input_ids[end - max(0, count - 1) : end] for end, count in last]
 
 
 def idle_step() -> Step:
@@ -90,6 +117,7 @@ class Scheduler:
         prefill_chunk: prompt tokens of one request in one step at most; None for no such limit.
         max_batch_tokens: rows of one step at most.
         ids: numbers for requests, shared with other schedulers; 0, 1, 2, … when None.
+        cache: of prefixes in the same slots; None shares none.
 
     Raises:
         InputError: a limit below 1, or fewer rows than requests.
@@ -103,6 +131,7 @@ class Scheduler:
         prefill_chunk: int | None,
         max_batch_tokens: int,
         ids: Iterator[int] | None = None,
+        cache: PrefixCache | None = None,
     ) -> None:
         """No request yet."""
         chunk = max_batch_tokens if prefill_chunk is None else prefill_chunk
@@ -113,6 +142,7 @@ class Scheduler:
                 ">= 1, and max_batch_tokens >= max_requests, for each may decode in the same step"
             )
         self.slots = slots
+        self.cache = PrefixCache(slots, 0) if cache is None else cache
         self.max_context, self.max_batch_tokens = max_context, max_batch_tokens
         self._chunk = chunk
         self._free_rows = list(range(max_requests))
@@ -187,20 +217,22 @@ class Scheduler:
             return None
         if decodes < len(taken):
             step.mode = ForwardMode.MIXED if decodes else ForwardMode.EXTEND
+        elif decodes < len(step.input_ids):
+            step.mode = ForwardMode.TARGET_VERIFY
         self._step = step
         return step
 
-    def sampled(self, step: Step) -> list[Request]:
-        """The requests that get a token from this step, in the order finish_step wants tokens."""
+    def members(self, step: Step) -> list[Request]:
+        """The requests of this step, in row order, which is the order finish_step wants tokens in."""
         self._check_current(step)
-        return [r for r, wanted in zip(self._in_step, step.samples, strict=True) if wanted]
+        return list(self._in_step)
 
     def finish_step(self, step: Step, tokens: Sequence[int]) -> list[Request]:
         """Take the sampled tokens of a step.
 
         Args:
             step: what next_step gave last.
-            tokens: one for each request that samples.
+            tokens: one for each row that samples.
 
         Returns:
             The requests that ended with it.
@@ -210,20 +242,24 @@ class Scheduler:
         """
         self._check_current(step)
         if len(tokens) != sum(step.samples):
-            raise InputError(f"{len(tokens)} tokens for {sum(step.samples)} requests that sample")
+            raise InputError(f"{len(tokens)} tokens for {sum(step.samples)} rows that sample")
         self._step = None
         ended: list[Request] = []
         token = iter(tokens)
-        for request, count, wanted in zip(
-            self._in_step, step.extend_lens, step.samples, strict=True
+        for request, count, sampled, proposal in zip(
+            self._in_step, step.extend_lens, step.samples, step.proposals, strict=True
         ):
-            new = next(token) if wanted else None
+            new = verified(proposal, list(islice(token, sampled)))
             if request.finish_reason is not None:
                 continue  # aborted while the step was under way
-            request.computed += count
-            if new is not None and (reason := request.accept(new)):
+            prefilled = not request.num_output
+            if reason := request.advance(count - len(proposal), new, len(proposal)):
                 self._end(request, reason)
                 ended.append(request)
+            elif prefilled:
+                self._publish(request)
+            elif proposal:
+                self._drop_guesses(request)
         return ended
 
     def cancel_step(self, step: Step) -> None:
@@ -253,30 +289,49 @@ class Scheduler:
         return min(self.max_context, self.slots.num_slots) - prompt if asked is None else asked
 
     def _plan_decodes(self, step: Step) -> int:
-        """One row for each request that has one token to compute and an output."""
+        """A row for each request that has one token to compute and an output, and its proposal."""
         # A preemption takes requests off the end, never one that was seen already.
         for request in self._running:
-            computed = request.computed
-            if len(request.tokens) - computed == 1 and request.num_output:
-                if len(request.slots) == computed and not self._grow(request):
+            if request.decodes:
+                proposal = self._grow(request)
+                if proposal is None:
                     break
-                self._put(step, request, 1)
+                self._put(step, request, 1, proposal)
         return len(self._in_step)
 
-    def _grow(self, request: Request) -> bool:
-        """Give the request its next slot; False when it had to be put back itself."""
-        while not self.slots.available:
+    def _grow(self, request: Request) -> Sequence[int] | None:
+        """Give the request slots for its next token and its proposal, of which nobody needs some.
+
+        Returns:
+            As much of the proposal as there are slots for; None when it was put back itself.
+        """
+        held = len(request.slots) - request.computed
+        while not held and not self.slots.available:
             youngest = self._running[-1]
             self._preempt(youngest)
             if youngest is request:
-                return False
-        request.slots += self.slots.alloc_after(request.slots[-1])
-        return True
+                return None
+        # Each other running request keeps a slot for its next token.
+        spare = max(0, self.slots.available + 1 - len(self._running))
+        rows = min(held + spare, self.max_batch_tokens // len(self._running))
+        proposal = request.proposal[: max(0, rows - 1)]
+        missing = 1 + len(proposal) - held
+        if missing > 0:
+            request.slots += self.slots.alloc_after(request.slots[-1], missing)
+        return proposal
+
+    def _drop_guesses(self, request: Request) -> None:
+        """Give the slots of rejected tokens back, open for the request's next ones."""
+        kept = len(request.tokens)
+        assert request.limit is not None
+        room = request.num_prompt + request.limit - 1 - kept
+        self.slots.free(request.slots[kept:], room=max(0, room))
+        del request.slots[kept:]
 
     def _plan_prefills(self, step: Step) -> None:
         """The next chunk of running requests whose prompt is not through."""
         for request in self._running:
-            if len(request.tokens) - request.computed > 1 or not request.num_output:
+            if not request.decodes:
                 self._plan_chunk(step, request)
 
     def _plan_chunk(self, step: Step, request: Request) -> None:
@@ -285,38 +340,65 @@ class Scheduler:
         if count:
             self._put(step, request, count)
 
-    def _put(self, step: Step, request: Request, count: int) -> None:
-        """Let the step compute the request's next count tokens."""
+    def _put(self, step: Step, request: Request, count: int, proposal: Sequence[int] = ()) -> None:
+        """Let the step compute the request's next count tokens, and its proposal."""
         start, tokens = request.computed, request.tokens
-        stop = start + count
+        stop, end = start + count, start + count + len(proposal)
         self._in_step.append(request)
         step.request_ids.append(request.request_id)
         step.req_pool_indices.append(request.req_pool_index)
         step.prefix_lens.append(start)
-        step.extend_lens.append(count)
+        if start and start == request.borrowed:
+            step.borrowed_slots[request.req_pool_index] = request.slots[:start]
+        step.extend_lens.append(end - start)
         prompt = request.num_prompt
-        step.known_lens += [max(prompt, at + 1) for at in range(start, stop)]
-        step.samples.append(stop == len(tokens))
-        step.input_ids += tokens[start:stop]
-        step.new_slots += request.slots[start:stop]
+        step.known_lens += [max(prompt, at + 1) for at in range(start, end)]
+        step.samples.append(1 + len(proposal) if stop == len(tokens) else 0)
+        step.input_ids += [*tokens[start:stop], *proposal]
+        step.new_slots += request.slots[start:end]
 
     def _admit(self, step: Step) -> None:
         """Let waiting requests in, first come first served, while there is room for them."""
         while self._waiting and self._free_rows:
-            request = self._waiting[0]
-            spare = self.slots.available - len(request.tokens)
-            # Each running request keeps a slot for its next token.
-            if spare < len(self._running) or len(step.input_ids) >= self.max_batch_tokens:
+            if len(step.input_ids) >= self.max_batch_tokens or not self._seat(self._waiting[0]):
                 return
-            self._waiting.popleft()
-            assert request.limit is not None
-            # The last token of all is never computed, so it needs no slot.
-            room = request.limit - request.num_output - 1
-            request.slots = self.slots.alloc(len(request.tokens), room=room)
+            request = self._waiting.popleft()
             request.req_pool_index = heapq.heappop(self._free_rows)
             request.state = RequestState.RUNNING
             self._running.append(request)
             self._plan_chunk(step, request)
+
+    def _seat(self, request: Request) -> bool:
+        """Give a request slots for its tokens, borrowed ones first; False when it has to wait."""
+        tokens = request.tokens
+        # A draft that reads hidden states wants those of every token.
+        most = 0 if request.reads_states else len(tokens) - 1
+        lease = self.cache.borrow(tokens, request.num_prompt, most)
+        borrowed = lease.path_slots
+        found = len(borrowed)
+        fresh = len(tokens) - found
+        # Each running request keeps a slot for its next token.
+        short = self.slots.available - fresh < len(self._running)
+        if short or self.cache.is_coming(request, found, self._running):
+            self.cache.give_back(lease)
+            return False
+        assert request.limit is not None
+        # The last token of all is never computed, so it needs no slot.
+        room = request.limit - request.num_output - 1
+        last = borrowed[-1] if borrowed else None
+        request.slots = borrowed + self.slots.alloc(fresh, room, last)
+        request.lease, request.computed, request.borrowed = lease, found, found
+        if request.cached_tokens is None:
+            request.cached_tokens = found
+            self.cache.record(request.num_prompt, found)
+        return True
+
+    def _publish(self, request: Request) -> None:
+        """Leave what is computed to the prefix cache, and go on using it."""
+        assert request.lease is not None
+        request.lease = self.cache.publish(
+            request.tokens[: request.computed], request.slots, request.num_prompt, request.lease
+        )
 
     def _preempt(self, request: Request) -> None:
         self._release(request)
@@ -329,9 +411,14 @@ class Scheduler:
 
     def _release(self, request: Request) -> None:
         self._running.remove(request)
-        self.slots.free(request.slots)
+        if request.speculation is not None:
+            request.speculation.drafter.release(request)
+        if request.error is None:  # else what it computed is not fit for others
+            self._publish(request)
+        assert request.lease is not None
+        self.cache.release(request.slots, request.lease)
         heapq.heappush(self._free_rows, request.req_pool_index)
-        request.slots, request.req_pool_index = [], -1
+        request.slots, request.lease, request.req_pool_index = [], None, -1
 
     def _check_current(self, step: Step) -> None:
         if step is not self._step:

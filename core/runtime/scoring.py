@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
 from ..errors import InputError
 from ..forward import PoolingRequest
-from ..layers import InputLogprobs
+from ..layers import InputLogprobs, LogitsProcessorOutput
 from .engine import BATCH_TOKENS, Engine
 from .runner import Logprobs, Wanted
+from .scoring_pass import ScoringPass
+from .sharing import borrowable
 
 Prompts = Sequence[Sequence[int]]
 
@@ -33,24 +36,48 @@ class PromptLogprobs:
     top_logprobs: list[list[tuple[int, float]] | None] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class PromptOutput:
+    """What one forward gives for a prompt of T tokens.
+
+    Args:
+        logits: (T, V) float32, or float64 when the model runs in float64.
+        aux_hidden_states: (T, D) each, in the model's dtype and the order asked for.
+    """
+
+    logits: Tensor
+    aux_hidden_states: tuple[Tensor, ...] = ()
+
+
 def prompt_logits(engine: Engine, prompts: Prompts, chunk_size: int | None) -> list[Tensor]:
     """(T, V) logits of each prompt; (0, V) for an empty one."""
-    dtype = engine.runners[0].module.dtype
-    wide = torch.float64 if dtype is torch.float64 else torch.float32
-    pieces: list[list[Tensor]] = [[] for _ in prompts]
+    return [each.logits for each in prompt_outputs(engine, prompts, chunk_size)]
+
+
+def prompt_outputs(engine: Engine, prompts: Prompts, chunk_size: int | None) -> list[PromptOutput]:
+    """Logits and hidden states of each prompt; of no rows for an empty one."""
+    module = engine.runners[0].module
+    wide = torch.float64 if module.dtype is torch.float64 else torch.float32
+    aux = [torch.empty(0, engine.config.hidden_size, dtype=module.dtype)] * len(module.aux_layers)
+    nothing = [torch.empty(0, engine.config.vocab_size, dtype=wide), *aux]
+    pieces: list[list[list[Tensor]]] = [[[] for _ in nothing] for _ in prompts]
     for group in _groups(prompts, engine):
         texts = [prompts[at] for at in group]
-        with engine.scoring([len(ids) for ids in texts]) as scoring:
-            for start, stop in _chunks(texts, chunk_size):
-                for members, output in scoring.forward(texts, start, stop, lambda _: Wanted()):
+        with engine.scoring(texts, [0] * len(texts)) as scoring:
+            for start, stop in _chunks(texts, chunk_size, scoring):
+                for members, output in scoring.forward(start, stop, lambda _: Wanted()):
                     assert output.next_token_logits is not None
                     lens = [len(texts[at][start:stop]) for at in members]
-                    parts = torch.split(output.next_token_logits, lens)
-                    for at, part in zip(members, parts, strict=True):
-                        pieces[group[at]].append(part)
-    empty = torch.empty(0, engine.config.vocab_size, dtype=wide)
+                    columns = (output.next_token_logits, *output.aux_hidden_states)
+                    for number, column in enumerate(columns):
+                        for at, part in zip(members, torch.split(column, lens), strict=True):
+                            pieces[group[at]][number].append(part)
     # Copies: what a forward returns is a view, and an inference tensor.
-    return [torch.cat(parts or [empty]) for parts in pieces]
+    found = [
+        [torch.cat(parts or [none]) for parts, none in zip(each, nothing, strict=True)]
+        for each in pieces
+    ]
+    return [PromptOutput(logits, tuple(states)) for logits, *states in found]
 
 
 def prompt_logprobs(
@@ -69,8 +96,8 @@ def prompt_logprobs(
     count = len(ids)
     first = max(start, 1)
     parts: list[InputLogprobs] = []
-    with engine.scoring([count]) as scoring:
-        for begin, end in _chunks([ids], chunk_size):
+    with engine.scoring([ids], [min(first, count) - 1]) as scoring:
+        for begin, end in _chunks([ids], chunk_size, scoring):
             rows = range(max(begin, first - 1), min(end, count - 1))
 
             def want(members: Sequence[int], rows: range = rows, begin: int = begin) -> Wanted:
@@ -83,7 +110,7 @@ def prompt_logprobs(
                 )
                 return Wanted(sample_rows=(), logprobs=logprobs)
 
-            _, output = scoring.forward([ids], begin, end, want)[0]
+            _, output = scoring.forward(begin, end, want)[0]
             assert output.input_logprobs is not None
             parts.append(output.input_logprobs)
     return _joined(list(ids), first, top_k, parts)
@@ -100,26 +127,95 @@ def prompt_pooled(
 
     A long prompt may be computed in chunks where pooling allows it.
     """
-    for at, ids in enumerate(prompts):
-        if not ids:
-            raise InputError(f"prompt {at} is empty: 0 tokens have no last row; leave it out")
+
+    def want(ending: Sequence[int], lens: Sequence[int]) -> Wanted:
+        return Wanted(pooling=PoolingRequest(tuple(ending), dimensions, normalize))
+
+    return _at_the_ends(engine, prompts, chunk_size, want, lambda output: output.pooled)
+
+
+def prompt_label_logits(
+    engine: Engine, prompts: Prompts, labels: Sequence[int], chunk_size: int | None
+) -> Tensor:
+    """(R, labels) logits of some tokens as what comes after each prompt."""
+
+    def want(ending: Sequence[int], lens: Sequence[int]) -> Wanted:
+        stops = list(accumulate(lens))
+        return Wanted(sample_rows=[stops[n] - 1 for n in ending])
+
+    def take(output: LogitsProcessorOutput) -> Tensor | None:
+        logits = output.next_token_logits
+        return None if logits is None else logits[:, list(labels)]
+
+    return _at_the_ends(engine, prompts, chunk_size, want, take)
+
+
+def prompt_steps(engine: Engine, prompts: Prompts, end: int) -> list[Tensor]:
+    """(S, labels) scores of each prompt at its S tokens ``end``."""
+    _refuse_empty(prompts)
+    return [_steps(engine, ids, end) for ids in prompts]
+
+
+def _steps(engine: Engine, ids: Sequence[int], end: int) -> Tensor:
+    """Of one prompt: a chunk ends wherever a step does, so each token is computed once."""
+    stops = [at + 1 for at, token in enumerate(ids) if token == end]
+    rows = [torch.empty(0, engine.runners[0].module.pooled_width)]
+    with engine.scoring([ids], [0]) as scoring:
+        for start, stop in pairwise((0, *stops)):
+
+            def want(members: Sequence[int]) -> Wanted:
+                return Wanted(pooling=PoolingRequest(tuple(range(len(members))), None, False))
+
+            for _, output in scoring.forward(start, stop, want):
+                assert output.pooled is not None
+                rows.append(output.pooled)
+    return torch.cat(rows)
+
+
+def _at_the_ends(
+    engine: Engine,
+    prompts: Prompts,
+    chunk_size: int | None,
+    want: Callable[[Sequence[int], Sequence[int]], Wanted],
+    take: Callable[[LogitsProcessorOutput], Tensor | None],
+) -> Tensor:
+    """One row for each prompt, from the forward in which it ends.
+
+    Args:
+        engine, prompts, chunk_size: as everywhere here.
+        want: what is wanted of a forward, given which of its prompts end and the rows of each.
+        take: the rows of those that end.
+    """
+    _refuse_empty(prompts)
     rows: dict[int, Tensor] = {}
     for group in _groups(prompts, engine):
         texts = [prompts[at] for at in group]
-        with engine.scoring([len(ids) for ids in texts]) as scoring:
-            for start, stop in _chunks(texts, chunk_size):
+        most = [borrowable(engine.runners[0].module, ids) for ids in texts]
+        with engine.scoring(texts, most) as scoring:
+            for start, stop in _chunks(texts, chunk_size, scoring):
 
-                def want(
-                    members: Sequence[int], texts: Prompts = texts, stop: int = stop
+                def wanted(
+                    members: Sequence[int],
+                    texts: Prompts = texts,
+                    start: int = start,
+                    stop: int = stop,
+                    scoring: ScoringPass = scoring,
                 ) -> Wanted:
-                    ending = tuple(n for n, at in enumerate(members) if len(texts[at]) <= stop)
-                    return Wanted(pooling=PoolingRequest(ending, dimensions, normalize))
+                    ending = [n for n, at in enumerate(members) if len(texts[at]) <= stop]
+                    return want(ending, scoring.row_counts(members, start, stop))
 
-                for members, output in scoring.forward(texts, start, stop, want):
-                    assert output.pooled is not None
+                for members, output in scoring.forward(start, stop, wanted):
+                    found = take(output)
+                    assert found is not None
                     done = [group[at] for at in members if len(texts[at]) <= stop]
-                    rows.update(zip(done, output.pooled.unbind(0), strict=True))
+                    rows.update(zip(done, found.unbind(0), strict=True))
     return torch.stack([rows[at] for at in range(len(prompts))])
+
+
+def _refuse_empty(prompts: Prompts) -> None:
+    for at, ids in enumerate(prompts):
+        if not ids:
+            raise InputError(f"prompt {at} is empty: 0 tokens have no last row; leave it out")
 
 
 def _joined(
@@ -157,8 +253,10 @@ def _groups(prompts: Prompts, engine: Engine) -> Iterator[list[int]]:
         yield group
 
 
-def _chunks(prompts: Prompts, chunk_size: int | None) -> Iterator[tuple[int, int]]:
+def _chunks(
+    prompts: Prompts, chunk_size: int | None, scoring: ScoringPass
+) -> Iterator[tuple[int, int]]:
     """(start, stop) positions of each forward."""
-    longest = max((len(ids) for ids in prompts), default=0)
-    size = chunk_size or max(longest, 1)
-    return ((start, start + size) for start in range(0, longest, size))
+    longest = max(len(ids) for ids in prompts)
+    size = chunk_size or longest
+    return ((start, start + size) for start in range(scoring.start, longest, size))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from ..errors import CapacityError
 
@@ -58,11 +59,27 @@ class FreeRuns:
             self._stops[start + count] = stop
 
 
+class Reserve(Protocol):
+    """Who holds slots of a pool that it can do without."""
+
+    @property
+    def evictable(self) -> int:
+        """How many."""
+        ...
+
+    def evict(self, count: int) -> None:
+        """Free so many of them."""
+        ...
+
+
 class SlotAllocator:
     """Hands out the slots of a pool and takes them back.
 
     Args:
         num_slots: S; slots are numbered 0 to S - 1.
+
+    Attributes:
+        reserve: asked for slots when none is free; None for nobody.
 
     Raises:
         CapacityError: fewer than one slot.
@@ -79,22 +96,29 @@ class SlotAllocator:
         # Free too, but kept for the request whose slots end right before; given to others last.
         self._rooms: dict[int, int] = {}
         self._in_rooms = 0
+        self.reserve: Reserve | None = None
 
     @property
     def available(self) -> int:
-        """Free slots, kept room included."""
+        """Slots that can be had: free ones, kept room included, and those of the reserve."""
+        return self.free_slots + (0 if self.reserve is None else self.reserve.evictable)
+
+    @property
+    def free_slots(self) -> int:
+        """Slots nobody holds, kept room included."""
         return self._open.total + self._in_rooms
 
-    def alloc(self, count: int, room: int = 0) -> list[int]:
+    def alloc(self, count: int, room: int = 0, after: int | None = None) -> list[int]:
         """Take count slots: the lowest run that holds them, else scattered ones.
 
         Args:
             count: slots wanted now.
             room: slots the caller expects to want later. A run that holds both is preferred, and
                 what lies behind the slots taken stays free but is given to others last.
+            after: slots right behind this one are preferred to all others.
 
         Raises:
-            CapacityError: fewer than count slots are free. Nothing is taken.
+            CapacityError: fewer than count slots are available. Nothing is taken.
         """
         if count < 0 or room < 0:
             raise CapacityError(f"{count} slots with room for {room} asked for; neither can be < 0")
@@ -105,7 +129,9 @@ class SlotAllocator:
             )
         if not count:
             return []
-        start = self._find_run(count, room)
+        if self.reserve is not None and count > self.free_slots:
+            self.reserve.evict(count - self.free_slots)
+        start = self._find_run(count, room, after)
         slots = self._scatter(count) if start is None else self._take_run(start, count)
         if room:
             self._keep_room(slots[-1] + 1, room)
@@ -119,20 +145,25 @@ class SlotAllocator:
             count: slots wanted.
 
         Raises:
-            CapacityError: fewer than count slots are free. Nothing is taken.
+            CapacityError: fewer than count slots are available. Nothing is taken.
         """
         start = last + 1
         if count < 1:
             return self.alloc(count)
         if self._rooms.get(start, start) - start >= count:
             return self._take_from_room(start, count)
-        self._give_up_room(start)
+        self.give_up_room(start)
         if self._open.size_at(start) >= count:
             return self._take_run(start, count)
         return self.alloc(count)
 
-    def free(self, slots: Sequence[int]) -> None:
+    def free(self, slots: Sequence[int], room: int = 0) -> None:
         """Give slots back, and any room kept behind them.
+
+        Args:
+            slots: taken before.
+            room: slots from the lowest of these on that the caller expects to want again; as in
+                ``alloc``.
 
         Raises:
             CapacityError: a slot that is not taken, or is named twice. Nothing is given back.
@@ -141,7 +172,7 @@ class SlotAllocator:
             return
         self._check_taken(slots)
         for slot in slots:
-            self._give_up_room(slot + 1)
+            self.give_up_room(slot + 1)
         ordered = sorted(slots)
         start = previous = ordered[0]
         for slot in ordered[1:]:
@@ -150,6 +181,15 @@ class SlotAllocator:
                 start = slot
             previous = slot
         self._release(start, previous + 1)
+        if room:
+            self._keep_room(ordered[0], room)
+
+    def give_up_room(self, start: int) -> None:
+        """Let others have the room that begins at a slot, if any does."""
+        stop = self._rooms.pop(start, start)
+        if stop > start:
+            self._in_rooms -= stop - start
+            self._open.add(start, stop)
 
     def _check_taken(self, slots: Sequence[int]) -> None:
         for slot in slots:
@@ -172,14 +212,16 @@ class SlotAllocator:
         self._used[start : start + count] = b"\x01" * count
         return list(range(start, start + count))
 
-    def _find_run(self, count: int, room: int) -> int | None:
-        """Lowest run for count and room, for count, or for count once all room is given up."""
+    def _find_run(self, count: int, room: int, after: int | None) -> int | None:
+        """The run behind a slot, or the lowest for count and room, for count, or without rooms."""
+        if after is not None and self._open.size_at(after + 1) >= count:
+            return after + 1
         for size in (count + room, count):
             start = self._open.first_fit(size)
             if start is not None:
                 return start
         for kept in list(self._rooms):
-            self._give_up_room(kept)
+            self.give_up_room(kept)
         return self._open.first_fit(count)
 
     def _scatter(self, count: int) -> list[int]:
@@ -196,12 +238,6 @@ class SlotAllocator:
             self._open.take(start, size)
             self._rooms[start] = start + size
             self._in_rooms += size
-
-    def _give_up_room(self, start: int) -> None:
-        stop = self._rooms.pop(start, start)
-        if stop > start:
-            self._in_rooms -= stop - start
-            self._open.add(start, stop)
 
     def _take_from_room(self, start: int, count: int) -> list[int]:
         stop, after = self._rooms.pop(start), start + count

@@ -40,6 +40,7 @@ def update_weights(engine: Engine, weights: Weights, options: UpdateOptions) -> 
     fillings = load_together(
         engine.executor, lambda: _prepare(engine, modules, weights, fmt, options)
     )
+    engine.clear_cache()
     before = [module.weight_state for module in modules]
     try:
         reports = load_together(

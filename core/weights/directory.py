@@ -154,15 +154,20 @@ def _shards_without_index(directory: Path, names: list[str]) -> CheckpointFiles:
     return CheckpointFiles(files, None, (f"no index: all {len(files)} shards of {stem} are read",))
 
 
-def read_index(path: Path) -> CheckpointFiles:
+def read_index(path: Path, *, present: bool = True) -> CheckpointFiles:
     """The files an index names.
+
+    Args:
+        path: of the index.
+        present: whether the files must be there.
 
     Raises:
         CheckpointFileError: a broken index, a file outside its directory, or a missing file.
     """
     weight_map = _weight_map(path)
     files = {entry: _inside(path, entry) for entry in dict.fromkeys(weight_map.values())}
-    _require(path.parent, list(files), f"{path.name} names it")
+    if present:
+        _require(path.parent, list(files), f"{path.name} names it")
     index = {name: files[entry] for name, entry in weight_map.items()}
     return CheckpointFiles(tuple(files[entry] for entry in sorted(files)), index)
 
@@ -191,7 +196,7 @@ def _weight_map(path: Path) -> dict[str, str]:
 def _inside(index: Path, entry: str) -> Path:
     """The file an index entry names, if it lies in the checkpoint's own directory."""
     home = Path(os.path.realpath(index.parent))
-    if not _is_relative_name(entry):
+    if not is_relative_name(entry):
         raise CheckpointFileError(
             str(index),
             f"names {entry!r}, which is no safetensors file inside {home}; refused: an index may "
@@ -232,7 +237,7 @@ def _refuse_links_out(home: Path, path: Path, checkpoint: str) -> None:
     )
 
 
-def _is_relative_name(entry: str) -> bool:
+def is_relative_name(entry: str) -> bool:
     """A printable safetensors name, relative on every system, that never goes up."""
     windows = PureWindowsPath(entry)
     rooted = PurePosixPath(entry).is_absolute() or windows.drive or windows.root

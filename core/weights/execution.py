@@ -13,16 +13,22 @@ from torch import Tensor, nn
 from ..errors import WeightError
 from ..parallel import box_numel, box_slices, whole
 from .completion import Completion, has_method
-from .conversion import overflows
+from .copying import Copied, Copier
 from .ledger import Ledger
 from .parameters import ParameterTable
-from .plan import LoadPlan, Placement
+from .parts import Part, parts_of
+from .plan import LoadPlan
 from .report import WeightReport
-from .source import WeightSource
+from .source import FileSource, WeightSource
 from .values import ValueCheck
+from .workers import work_through
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes to do)."""
+PARALLEL_BYTES = 32 << 20
+"""Less than this is copied by the calling thread: it takes a few milliseconds."""
+MOST_THREADS = 8
+"""Threads that copy, at most; more seldom read faster."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,10 @@ class Execution:
         self._table, self._source, self._plan, self._extent = table, source, plan, extent
         self.ledger = Ledger()
         self.bytes_read = 0
-        self._completion = Completion(model, table, (p.parameter for p in plan.placements))
+        self._fills = isinstance(source, FileSource)
+        self._parts = [(p, tuple(parts_of(p, cut=self._fills))) for p in plan.placements]
+        writes = (p.parameter for p, parts in self._parts for _ in parts or (None,))
+        self._completion = Completion(model, table, writes)
         self.processed: set[nn.Module] = set()
 
     @property
@@ -92,20 +101,23 @@ class Execution:
         Raises:
             WeightError: a parameter is on ``meta``, or the source gives another slice than asked.
         """
-        placements = self._plan.placements
         self._restore()
         self._refuse_meta()
-        total = sum(placement.nbytes for placement in placements)
-        if progress is not None:
-            progress(0, total)
+        total = sum(placement.nbytes for placement, _ in self._parts)
+        tell: Progress = progress or (lambda done, total: None)
+
+        def take_in(copied: Copied) -> None:
+            self._take_in(copied, check)
+            tell(self.bytes_read, total)
+
+        tell(0, total)
         with torch.inference_mode():
-            for placement in placements:
-                self._copy(placement, check)
-                if progress is not None and placement.nbytes:
-                    progress(self.bytes_read, total)
-                if self._completion.whole(placement.parameter):
-                    self._pad(placement.parameter)
-                    self._finish(self._completion.modules(placement.parameter))
+            for placement, parts in self._parts:
+                self.ledger.touch(placement.parameter)  # in this order, whoever is written first
+                if not parts:
+                    self._complete(placement.parameter)
+            copier = Copier(self._source, self._table, check)
+            work_through(copier.copy, self._queues(), take_in, self._threads(total))
 
     def delegate(self) -> None:
         """Let modules that load themselves do so, and enter what they say they wrote.
@@ -179,27 +191,40 @@ class Execution:
                     "device to load weights (a plan works on meta)"
                 )
 
-    def _copy(self, placement: Placement, check: ValueCheck | None) -> None:
-        tensor, parameter = placement.tensor, self._table.parameters[placement.parameter]
-        for piece in placement.pieces:
-            values = self._source.read(tensor.name, piece.source)
-            target = parameter.data[box_slices(piece.target)]
-            if values.shape != target.shape or values.dtype != tensor.dtype:
-                raise WeightError(
-                    f"{self._source.description} gave {tensor.name}{list(piece.source)} as "
-                    f"{values.dtype} {list(values.shape)}, promised {tensor.dtype} "
-                    f"{list(target.shape)}; the source is broken"
-                )
-            target.copy_(values)
-            if overflows(values, target):
-                text = f"{tensor.name}: values beyond {target.dtype}'s range; load as bfloat16"
-                self._plan.findings.tensor_fault("dtype", tensor.name, text)
-            if check is not None:
-                check.look(tensor, piece.source, values)
-            self.ledger.read(tensor.name, piece.source)
-            self._record(placement.parameter, piece.target, tensor.name)
-            self.bytes_read += tensor.nbytes(piece.source)
-        self.ledger.touch(placement.parameter)
+    def _queues(self) -> list[list[Part]]:
+        """Parts to copy in storage order, those of each file together."""
+        queues: dict[str, list[Part]] = {}
+        for placement, parts in self._parts:
+            queues.setdefault(placement.tensor.file, []).extend(parts)
+        return list(queues.values())
+
+    def _threads(self, nbytes: int) -> int:
+        """How many threads copy: as many as torch may use, where that is worth starting them."""
+        if not self._fills or nbytes < PARALLEL_BYTES:
+            return 1
+        if any(p.device.type != "cpu" for p in self._table.parameters.values()):
+            return 1
+        return min(torch.get_num_threads(), MOST_THREADS)
+
+    def _take_in(self, copied: Copied, check: ValueCheck | None) -> None:
+        """Enter what was copied; a parameter that has all its parts is completed."""
+        part, tensor = copied.part, copied.part.tensor
+        self.ledger.read(tensor.name, part.source)
+        self._record(part.parameter, part.target, tensor.name)
+        self.bytes_read += part.nbytes
+        if copied.overflow and self._plan.findings.fates[tensor.name] != "dtype":
+            dtype = self._table.parameters[part.parameter].dtype
+            text = f"{tensor.name}: values beyond {dtype}'s range; load as bfloat16"
+            self._plan.findings.tensor_fault("dtype", tensor.name, text)
+        if check is not None and copied.sight is not None:
+            check.enter(part, copied.sight)
+        self._complete(part.parameter)
+
+    def _complete(self, parameter: str) -> None:
+        """One part less to wait for; with the last one, pad and finish."""
+        if self._completion.whole(parameter):
+            self._pad(parameter)
+            self._finish(self._completion.modules(parameter))
 
     def _pad(self, parameter: str) -> None:
         for box in self._table.spec(parameter).padding:

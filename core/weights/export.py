@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..errors import WeightError
-from ..parallel import Box, Piece, Segment, ShardId, box_numel, box_slices
+from ..parallel import Box, Piece, Segment, ShardId, box_numel, box_shape, box_slices
 from .filling import StoredNames
 from .parameters import ParameterTable, self_loading
 from .remap import NameMap
@@ -61,9 +61,15 @@ class Exporter:
                 for shard_id in self._shards(parameter):
                     self._enter(parameter, shard_id)
 
-    def offers(self) -> Iterator[Offer]:
-        """Every tensor this rank holds some of, in parameter order."""
+    def offers(self, only: str | None = None) -> Iterator[Offer]:
+        """Every tensor this rank holds some of, in parameter order.
+
+        Args:
+            only: those that fill this parameter; None for all.
+        """
         for name, (parameter, segment) in self._parts.items():
+            if only not in (None, parameter):
+                continue
             dtype = str(self._table.parameters[parameter].dtype).removeprefix("torch.")
             boxes = tuple(piece.source for piece in _pieces(segment))
             yield Offer(name, segment.source_shape, dtype, boxes)
@@ -72,7 +78,7 @@ class Exporter:
         """The values of one of the offered boxes; a view, not to be changed."""
         parameter, segment = self._parts[name]
         piece = next(piece for piece in _pieces(segment) if piece.source == box)
-        return self._plain(parameter)[box_slices(piece.target)]
+        return self._plain(parameter)[box_slices(piece.target)].view(box_shape(box))
 
     def _shards(self, parameter: str) -> tuple[ShardId, ...]:
         """Parts under which a parameter is exported; none for an optional one nobody stored."""

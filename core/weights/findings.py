@@ -48,9 +48,9 @@ class Findings:
         """Something the plan found out that a reader of the report should know."""
         self._notes.append(text)
 
-    def elsewhere(self, tensor: str) -> None:
-        """The tensor is for a module that another pipeline stage holds."""
-        self.fates[tensor] = "elsewhere"
+    def elsewhere(self, tensors: Iterable[str]) -> None:
+        """The tensors are for a module that another pipeline stage holds."""
+        self.fates.update(dict.fromkeys(tensors, "elsewhere"))
 
     def rule_of(self, tensor: str) -> str | None:
         """The rule that left a tensor out, or None."""

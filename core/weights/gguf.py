@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Mapping
 from math import prod
@@ -16,7 +17,8 @@ from ..parallel import Box, box_slices, whole
 from .gguf_file import GGUFFile
 from .gguf_names import GGUF_INTERLEAVED_QK
 from .gguf_parser import GGUFPart, GGUFTensor, broken, require_gguf
-from .source import TensorInfo
+from .mapping import give_back
+from .source import Stored, TensorInfo
 
 __all__ = ["GGUFFile", "GGUFSource", "GGUFTensor"]
 
@@ -60,7 +62,10 @@ class GGUFSource:
         self.notes: tuple[str, ...] = ()
         self._head_size = _interleaved_heads(self.file)
         self._check_types()
-        self._memory = {part.path: _map(part) for part in self.file.parts}
+        self._mappings = {part.path: _map(part) for part in self.file.parts}
+        self._memory = {
+            path: np.frombuffer(mapping, np.uint8) for path, mapping in self._mappings.items()
+        }
         self.rope_divisors = self._read_divisors(accept_rope_divisors)
 
     def infos(self) -> Mapping[str, TensorInfo]:
@@ -69,6 +74,12 @@ class GGUFSource:
             tensor.name: TensorInfo(tensor.name, tensor.shape, torch.float32, str(tensor.path))
             for tensor in self.file.tensors.values()
         }
+
+    def stored(self, name: str) -> Stored:
+        """Where a tensor's bytes lie, and its block type."""
+        tensor = self.file.tensors[name]
+        stop = tensor.start + tensor.nbytes
+        return Stored(str(tensor.path), tensor.start, stop, tensor.type_name)
 
     def read(self, name: str, box: Box) -> Tensor:
         """A box of a tensor, float32; float32 tensors are views of the mapping, not to be written.
@@ -89,9 +100,15 @@ class GGUFSource:
         ordered = pairs.swapaxes(1, 2).reshape(stored.shape)
         return torch.from_numpy(ordered[start - first * size : stop - first * size])
 
+    def read_into(self, name: str, box: Box, out: Tensor) -> None:
+        """Fill ``out``; the tensor's mapped pages are given back."""
+        out.copy_(self.read(name, box))
+        tensor = self.file.tensors[name]
+        give_back(self._mappings[tensor.path], tensor.start, tensor.start + tensor.nbytes)
+
     def close(self) -> None:
         """Let the mappings go; tensors already handed out stay valid."""
-        self._memory = {}
+        self._memory, self._mappings = {}, {}
 
     def _check_types(self) -> None:
         """Refuse types that nothing can turn into floats, before any byte is read."""
@@ -143,15 +160,16 @@ class GGUFSource:
         return values[(slice(None), *box_slices(box[1:-1]))]
 
 
-def _map(part: GGUFPart) -> NDArray[np.uint8]:
+def _map(part: GGUFPart) -> mmap.mmap:
     """A file's bytes. Copy-on-write: torch wants writable memory, the file stays as it is."""
-    memory = np.memmap(part.path, np.uint8, "c")
-    if memory.size != part.size:
+    with part.path.open("rb") as stream:
+        mapping = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+    if len(mapping) != part.size:
         raise broken(
             part.path,
-            f"has {memory.size} bytes now and had {part.size} when its header was read",
+            f"has {len(mapping)} bytes now and had {part.size} when its header was read",
         )
-    return memory.view(np.ndarray)
+    return mapping
 
 
 def _interleaved_heads(file: GGUFFile) -> dict[str, int]:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..config.gguf import ROPE_DIVISORS
+from .remap import Rename, Skip
+from .remap_registry import NameRules
 
 GGUF_LLAMA_RENAMES: tuple[tuple[str, str], ...] = (
     ("token_embd.*", "model.embed_tokens.*"),
@@ -21,6 +23,8 @@ GGUF_LLAMA_RENAMES: tuple[tuple[str, str], ...] = (
     ("blk.*.attn_q.*", "model.layers.*.self_attn.q_proj.*"),
     ("blk.*.attn_k.*", "model.layers.*.self_attn.k_proj.*"),
     ("blk.*.attn_v.*", "model.layers.*.self_attn.v_proj.*"),
+    ("blk.*.attn_q_norm.*", "model.layers.*.self_attn.q_norm.*"),
+    ("blk.*.attn_k_norm.*", "model.layers.*.self_attn.k_norm.*"),
     ("blk.*.attn_output.*", "model.layers.*.self_attn.o_proj.*"),
     ("blk.*.ffn_norm.*", "model.layers.*.post_attention_layernorm.*"),
     ("blk.*.ffn_gate.*", "model.layers.*.mlp.gate_proj.*"),
@@ -33,6 +37,12 @@ GGUF_LLAMA_SKIPS: tuple[tuple[str, str, str], ...] = (
     ("gguf-rope-divisors", ROPE_DIVISORS, "all are 1, or the config states them as rope scaling"),
 )
 """(rule name, GGUF pattern, why it may be left out); GGUFSource sees to it that this is so."""
+
+GGUF_NAMES = NameRules(
+    renames=tuple(Rename(pattern, name) for pattern, name in GGUF_LLAMA_RENAMES),
+    skips=tuple(Skip(rule, pattern, why) for rule, pattern, why in GGUF_LLAMA_SKIPS),
+)
+"""The rules for ``name_rules["gguf"]``; q, k, v and gate, up are stacked by ``hf`` rules afterwards."""
 
 GGUF_INTERLEAVED_QK: Mapping[str, bool] = {"llama": True, "qwen2": False, "qwen3": False}
 """By ``general.architecture``: are the rows of attn_q and attn_k reordered for ggml's

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..errors import WeightError
 from .execution import Extent, Progress
 from .filling import Filling
+from .layouts import Layouts
 from .parameters import ParameterTable, self_loading
 from .plan import LoadPlan, Planner
 from .remap import NameMap
@@ -72,8 +73,12 @@ class AutoWeightsLoader:
 
     def plan(self, infos: Mapping[str, TensorInfo], mapper: NameMap | None = None) -> LoadPlan:
         """Where everything would go. Reads no tensor; the model may be on ``meta``."""
+        return self.planner(mapper).plan(infos)
+
+    def planner(self, mapper: NameMap | None = None, layouts: Layouts | None = None) -> Planner:
+        """What plans loads of this model; for many ranks in one process they share layouts."""
         names = mapper or self._names
-        return Planner(self._table, names, self._ties, self._skips, self._delegates).plan(infos)
+        return Planner(self._table, names, self._ties, self._skips, self._delegates, layouts)
 
     def load_weights(
         self,
@@ -120,12 +125,12 @@ class AutoWeightsLoader:
             CoverageError: as ``load_weights``, but for values.
         """
         source, names = as_source(weights), mapper or self._names
-        arguments = (self._table, names, self._ties, self._skips, self._delegates)
         if partial is None:
-            plan = Planner(*arguments).plan(source.infos())
+            plan = self.plan(source.infos(), mapper)
             modules = tuple(self._model.modules())
             extent = Extent(frozenset(self._table), modules, self._delegates)
         else:
+            arguments = (self._table, names, self._ties, self._skips, self._delegates)
             planner = PartialPlanner(*arguments, partial)
             plan = planner.plan(source.infos())
             extent = self._touched(plan, frozenset(planner.halves))
@@ -170,7 +175,12 @@ def _is_source(weights: object) -> TypeGuard[WeightSource]:
 
 
 def _check_ties(source: WeightSource, plan: LoadPlan) -> None:
-    """Compare stored copies of tied tensors; the only bytes read before the first write."""
+    """Compare stored copies of tied tensors; the only bytes read before the first write.
+
+    Nothing of a checkpoint that is refused anyway is read.
+    """
+    if plan.findings.any_fault:
+        return
     for check in plan.tie_checks:
         if source_tensors_equal(source, check.tensor, check.fed_by):
             plan.findings.fates[check.tensor] = "tied"

@@ -39,8 +39,11 @@ class ParameterTable:
             name for name, module in model.named_modules() if isinstance(module, Elsewhere)
         }
         for module in model.modules():
-            own = module.named_parameters(recurse=False)
-            self._own[module] = {attribute: first[id(parameter)] for attribute, parameter in own}
+            self._own[module] = {
+                attribute: first[id(parameter)]
+                for attribute, parameter in module._parameters.items()
+                if parameter is not None
+            }
             for attribute, name in self._own[module].items():
                 self._holders.setdefault(name, (module, attribute))
 

@@ -1,7 +1,8 @@
 """Patterns over dotted names: whole components, never substrings.
 
-A component of a pattern is a literal, ``*`` (exactly one component) or ``**`` (any number of
-components, also none; at most once in a pattern, so that a match is unique)::
+A component of a pattern is a literal, ``*`` (exactly one component), ``#`` (exactly one, a number
+as Python writes it) or ``**`` (any number of components, also none; at most once in a pattern, so
+that a match is unique)::
 
     **.q_proj.*      matches  model.layers.0.self_attn.q_proj.weight   and  q_proj.bias
                      but not  model.layers.0.mlp.qq_proj.weight
@@ -20,7 +21,8 @@ Parts = tuple[str, ...]
 Captures = tuple[Parts, ...]
 """What each wildcard of a pattern stands for, in pattern order."""
 
-ONE, MANY = "*", "**"
+ONE, MANY, NUMBER = "*", "**", "#"
+WILDCARDS = (ONE, MANY, NUMBER)
 
 
 def split(name: str) -> Parts:
@@ -41,9 +43,9 @@ class Pattern:
     def __post_init__(self) -> None:
         """Refuse what would not be a pattern over whole components."""
         for part in self.parts:
-            if not part or ("*" in part and part not in (ONE, MANY)):
+            if not part or (set("*#") & set(part) and part not in WILDCARDS):
                 raise WeightError(
-                    f"pattern {self.text!r}: component {part!r} must be a whole name, '*' or '**'"
+                    f"pattern {self.text!r}: component {part!r} must be a whole name, '*', '#' or '**'"
                 )
         if self.parts.count(MANY) > 1:
             raise WeightError(
@@ -58,12 +60,12 @@ class Pattern:
     @cached_property
     def wildcards(self) -> Parts:
         """The wildcards in order."""
-        return tuple(part for part in self.parts if part in (ONE, MANY))
+        return tuple(part for part in self.parts if part in WILDCARDS)
 
     @cached_property
     def key(self) -> str | None:
         """The longest literal component: a name without it cannot match."""
-        literals = [part for part in self.parts if part not in (ONE, MANY)]
+        literals = [part for part in self.parts if part not in WILDCARDS]
         return max(literals, key=len, default=None)
 
     def match(self, name: Parts) -> Captures | None:
@@ -85,7 +87,7 @@ class Pattern:
         values = iter(captures)
         out: list[str] = []
         for part in self.parts:
-            out.extend(next(values) if part in (ONE, MANY) else (part,))
+            out.extend(next(values) if part in WILDCARDS else (part,))
         return tuple(out)
 
     def overlaps(self, other: Pattern) -> bool:
@@ -97,7 +99,7 @@ def _align(pattern: Parts, name: Parts) -> Captures | None:
     """Captures of a pattern without ``**`` against a name of equal length."""
     captures: list[Parts] = []
     for want, have in zip(pattern, name, strict=True):
-        if want == ONE:
+        if want == ONE or (want == NUMBER and is_number(have)):
             captures.append((have,))
         elif want != have:
             return None
@@ -113,7 +115,19 @@ def _overlap(a: Parts, b: Parts) -> bool:
         return _overlap(b, a)
     if not a or not b:
         return False
-    return (a[0] == b[0] or ONE in (a[0], b[0])) and _overlap(a[1:], b[1:])
+    return _meet(a[0], b[0]) and _overlap(a[1:], b[1:])
+
+
+def _meet(a: str, b: str) -> bool:
+    """Whether one component can be both."""
+    if a == b or ONE in (a, b):
+        return True
+    return (a == NUMBER and is_number(b)) or (b == NUMBER and is_number(a))
+
+
+def is_number(part: str) -> bool:
+    """Whether a component is a number from 0, without leading zeros."""
+    return part.isascii() and part.isdecimal() and (part == "0" or part[0] != "0")
 
 
 Rule = TypeVar("Rule")

@@ -6,37 +6,25 @@ every fault that names, shapes and dtypes can show is in it before the first byt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from operator import itemgetter
 
-import torch
-
-from ..errors import ShapeError, WeightError, WeightShapeError
+from ..errors import ShapeError, WeightError
 from ..parallel import Piece, Segment, ShardId, box_numel
 from .conversion import conversion, dtype_problem
 from .findings import Findings
+from .layouts import Fill, Layout, Layouts, Placement
 from .ledger import Ledger
+from .misfits import dtype_status, shape_problem
 from .parameters import ParameterTable
 from .patterns import Parts, split
-from .remap import NameMap, Skipped, describe
+from .remap import NameMap, describe
+from .routing import Claim, ClaimGroup, Routes, route
 from .skip_rules import ArgumentRule
 from .source import TensorInfo
 from .ties import TieCheck, Ties
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """The slices of one checkpoint tensor that fill one parameter, or one part of it."""
-
-    tensor: TensorInfo
-    parameter: str
-    shard_id: ShardId
-    pieces: tuple[Piece, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Checkpoint bytes this rank reads."""
-        return sum(self.tensor.nbytes(piece.source) for piece in self.pieces)
 
 
 @dataclass
@@ -44,7 +32,7 @@ class LoadPlan:
     """What a load will do.
 
     Args:
-        placements: writes, in storage order of the tensors.
+        fills: parameters that are written.
         delegated: module prefix -> (relative name, checkpoint name) of tensors that the module's
             own ``load_weights`` takes.
         tie_checks: stored tensors that must be equal.
@@ -52,19 +40,17 @@ class LoadPlan:
         names: the name rules as this checkpoint uses them; they give its names back.
     """
 
-    placements: list[Placement] = field(default_factory=list)
+    fills: list[Fill] = field(default_factory=list)
     delegated: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     tie_checks: list[TieCheck] = field(default_factory=list)
     findings: Findings = field(default_factory=Findings)
     names: NameMap = field(default_factory=NameMap)
 
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A tensor that wants to fill a parameter, or a part of it."""
-
-    tensor: TensorInfo
-    shard_id: ShardId
+    @cached_property
+    def placements(self) -> list[Placement]:
+        """Writes, in storage order of the tensors."""
+        numbered = [each for fill in self.fills for each in fill.placements]
+        return [placement for _, placement in sorted(numbered, key=itemgetter(0))]
 
 
 class Planner:
@@ -76,6 +62,7 @@ class Planner:
         ties: which parameters share elements.
         skips: the loader's skip arguments.
         delegates: prefixes of modules that load themselves.
+        layouts: found before, maybe on other ranks; what is found here is added.
     """
 
     def __init__(
@@ -85,9 +72,11 @@ class Planner:
         ties: Ties,
         skips: Iterable[ArgumentRule],
         delegates: Iterable[str],
+        layouts: Layouts | None = None,
     ) -> None:
         """See the class for the arguments."""
         self._table, self._names, self._ties = table, names, ties
+        self._layouts = Layouts() if layouts is None else layouts
         rules = tuple(skips)
         self._skips = [rule for rule in rules if rule.kind != "ignore_unexpected_suffixes"]
         self._ignores = [rule for rule in rules if rule.kind == "ignore_unexpected_suffixes"]
@@ -99,31 +88,33 @@ class Planner:
         Raises:
             WeightError: names that are wrapped in different ways.
         """
-        plan = LoadPlan(delegated={prefix: [] for prefix in self._delegates.values()})
-        self._names = plan.names = self._names.bound(infos)
+        return self.follow(route(infos, self._names, self._skips))
+
+    def follow(self, routes: Routes) -> LoadPlan:
+        """The plan for a checkpoint whose names lead there."""
+        self._names = routes.names
+        plan = LoadPlan(
+            delegated={prefix: [] for prefix in self._delegates.values()}, names=routes.names
+        )
         for note in plan.names.notes:
             plan.findings.note(note)
         plan.findings.tied.update(self._ties.names)
-        claims: dict[str, dict[str, list[Claim]]] = {}
-        for info in infos.values():
-            self._route(info, plan, claims)
-        for root, by_name in claims.items():
+        for tensor in routes.skipped:
+            plan.findings.skip(tensor.name, tensor.rule, tensor.why)
+        claimed: set[str] = set()
+        for root, by_name in self._by_root(routes, plan).items():
             targets = self._ties.targets(root)
+            claimed.update(targets)
             if not targets:
-                for parameter, unplaced in by_name.items():
-                    self._leave(parameter, unplaced, plan)
+                for group in by_name.values():
+                    self._leave(group, plan)
                 continue
             feeder = self._settle_ties(root, by_name, plan)
             for parameter in targets:
                 self._fill(parameter, by_name[feeder], plan)
-        claimed = {target for root in claims for target in self._ties.targets(root)}
         for parameter in self._table:
             if parameter not in claimed and not self.delegate_of(split(parameter)):
                 self._cover(parameter, {}, plan)
-        if plan.findings.any_fault:
-            plan.tie_checks.clear()  # they read tensors, and nothing of a refused checkpoint is read
-        order = {name: at for at, name in enumerate(infos)}
-        plan.placements.sort(key=lambda placement: order[placement.tensor.name])
         return plan
 
     def delegate_of(self, name: Parts) -> str | None:
@@ -135,30 +126,39 @@ class Planner:
                     return prefix
         return None
 
-    def _route(
-        self, info: TensorInfo, plan: LoadPlan, claims: dict[str, dict[str, list[Claim]]]
-    ) -> None:
-        """Skip a tensor, hand it to a module, or enter its claim on a parameter."""
-        canonical = self._names.rename(info.name)
-        parts = split(canonical)
-        placed = self._names.place(canonical)
-        argument = next((rule for rule in self._skips if rule.matches(parts)), None)
-        if argument is not None:
-            plan.findings.skip(info.name, argument.rule, argument.why)
-        elif isinstance(placed, Skipped):
-            plan.findings.skip(info.name, placed.rule, placed.why)
-        elif (owner := self.delegate_of(parts)) is not None:
-            plan.delegated[owner].append((canonical[len(owner) + 1 :], info.name))
-        else:
-            by_name = claims.setdefault(self._ties.root(placed.parameter), {})
-            by_name.setdefault(placed.parameter, []).append(Claim(info, placed.shard_id))
+    def _by_root(self, routes: Routes, plan: LoadPlan) -> dict[str, dict[str, ClaimGroup]]:
+        """Groups by the parameter their elements belong to, and by name."""
+        found: dict[str, dict[str, ClaimGroup]] = {}
+        groups: Iterable[ClaimGroup] = routes.groups.values()
+        if self._delegates:
+            groups = self._without_delegated(groups, plan)
+        for group in groups:
+            found.setdefault(self._ties.root(group.parameter), {})[group.parameter] = group
+        return found
 
-    def _settle_ties(self, root: str, by_name: dict[str, list[Claim]], plan: LoadPlan) -> str:
+    def _without_delegated(
+        self, groups: Iterable[ClaimGroup], plan: LoadPlan
+    ) -> Iterator[ClaimGroup]:
+        """Hand tensors to modules that load themselves; what is left of each group."""
+        handed: list[tuple[Claim, str]] = []
+        left: list[ClaimGroup] = []
+        for group in groups:
+            owners = [self.delegate_of(split(claim.canonical)) for claim in group.claims]
+            paired = list(zip(group.claims, owners, strict=True))
+            handed += [(claim, owner) for claim, owner in paired if owner is not None]
+            claims = [claim for claim, owner in paired if owner is None]
+            if claims:
+                left.append(ClaimGroup.of(group.parameter, claims, {}))
+        for claim, owner in sorted(handed, key=lambda pair: pair[0].at):
+            plan.delegated[owner].append((claim.canonical[len(owner) + 1 :], claim.tensor.name))
+        return iter(left)
+
+    def _settle_ties(self, root: str, by_name: dict[str, ClaimGroup], plan: LoadPlan) -> str:
         """The name whose tensors fill the group; the others' tensors must equal them."""
         feeder = root if root in by_name else next(iter(by_name))
-        fed_by = {claim.shard_id: claim.tensor.name for claim in by_name[feeder]}
-        for name, claims in by_name.items():
-            for claim in claims if name != feeder else ():
+        fed_by = {claim.shard_id: claim.tensor.name for claim in by_name[feeder].claims}
+        for name, group in by_name.items():
+            for claim in group.claims if name != feeder else ():
                 tensor = claim.tensor.name
                 if claim.shard_id in fed_by:
                     plan.tie_checks.append(TieCheck(tensor, fed_by[claim.shard_id], name, root))
@@ -171,17 +171,16 @@ class Planner:
                 )
         return feeder
 
-    def _leave(self, parameter: str, claims: list[Claim], plan: LoadPlan) -> None:
+    def _leave(self, group: ClaimGroup, plan: LoadPlan) -> None:
         """No parameter here has that name: another pipeline stage's business, or a fault."""
+        parameter = group.parameter
         if self._table.elsewhere(parameter):
-            for claim in claims:
-                plan.findings.elsewhere(claim.tensor.name)
+            plan.findings.elsewhere(group.names)
             return
         why = self._table.explain_absence(parameter)
         status = "extra layer" if self._table.beyond(parameter) else "unexpected"
-        for claim in claims:
-            name = claim.tensor.name
-            canonical = self._names.rename(name)
+        for claim in group.claims:
+            name, canonical = claim.tensor.name, claim.canonical
             ignored = (rule for rule in self._ignores if rule.matches(split(canonical)))
             rule = next(ignored, None) or self._names.leftover(canonical)
             if rule is not None:
@@ -190,55 +189,87 @@ class Planner:
             text = f"{name} (shape {list(claim.tensor.shape)}): {why}"
             plan.findings.tensor_fault("unexpected", name, text, status)
 
-    def _fill(self, parameter: str, claims: list[Claim], plan: LoadPlan) -> None:
-        """Place all tensors that claim one parameter, and see whether they cover it."""
+    def _fill(self, parameter: str, group: ClaimGroup, plan: LoadPlan) -> None:
+        """Place all tensors that claim one parameter, and see whether they cover it.
+
+        How they do is decided by spec, dtype and the tensors' form. Where the same has been found
+        without a fault before, it is not worked out again.
+        """
+        wanted = self._table.parameters[parameter].dtype
+        case = (self._table.spec(parameter), wanted, group.form)
+        layout = None if self._table.relaid(parameter) else self._layouts.get(*case)
+        if layout is None:
+            layout, sound = self._lay_out(parameter, group.claims, plan)
+            if sound:
+                self._layouts.put(*case, layout)
+        for number, _ in layout.parts:
+            plan.findings.loaded(group.claims[number].tensor.name)
+        for change in layout.conversions:
+            plan.findings.converted(change)
+        plan.fills.append(Fill(parameter, group, layout))
+
+    def _lay_out(
+        self, parameter: str, claims: Sequence[Claim], plan: LoadPlan
+    ) -> tuple[Layout, bool]:
+        """The layout of what fits, and whether that is all and covers the parameter."""
         seen: dict[ShardId, Claim] = {}
+        parts: list[tuple[int, tuple[Piece, ...]]] = []
         ledger = Ledger()
-        whole = True
-        for claim in claims:
+        sound = True
+        for number, claim in enumerate(claims):
             rival = seen.get(claim.shard_id)
             if seen and (claim.shard_id is None or None in seen):
                 rival = rival or next(iter(seen.values()))
             if rival is not None:
                 self._duplicate(parameter, claim, rival.tensor.name, plan)
-                whole = False
+                sound = False
                 continue
             seen[claim.shard_id] = claim
-            whole = self._place(parameter, claim, ledger, plan) and whole
-        whole = self._cover(parameter, seen, plan) and whole
-        if whole:
-            self._check_volume(parameter, ledger, plan)
+            pieces = self._place(parameter, claim, ledger, plan)
+            if pieces is None:
+                sound = False
+            else:
+                parts.append((number, pieces))
+        sound = self._cover(parameter, seen, plan) and sound
+        sound = sound and self._check_volume(parameter, ledger, plan)
+        wanted = self._table.parameters[parameter].dtype
+        stored = (claims[number].tensor.dtype for number, _ in parts)
+        changes = tuple(conversion(dtype, wanted) for dtype in stored if dtype != wanted)
+        spec = self._table.spec(parameter)
+        nbytes = sum(
+            claims[number].tensor.nbytes(piece.source)
+            for number, pieces in parts
+            for piece in pieces
+        )
+        return Layout(tuple(parts), changes, nbytes, spec.shape, spec.padding), sound
 
-    def _place(self, parameter: str, claim: Claim, ledger: Ledger, plan: LoadPlan) -> bool:
-        """One tensor into its segment; False with a fault when it does not fit."""
+    def _place(
+        self, parameter: str, claim: Claim, ledger: Ledger, plan: LoadPlan
+    ) -> tuple[Piece, ...] | None:
+        """The slices of one tensor that hold anything; None with a fault when it does not fit."""
         tensor = claim.tensor
         segment = self._segment(parameter, claim, plan)
         if segment is None:
-            return False
+            return None
         where = describe(parameter, claim.shard_id)
-        misfit = _shape_problem(tensor, where, segment.source_shape)
+        misfit = shape_problem(tensor, where, segment.source_shape)
         if misfit is None and self._table.relaid(parameter):
             misfit = self._relaid(parameter, tensor), "relaid"
         if misfit is not None:
             plan.findings.tensor_fault("shape", tensor.name, *misfit)
-            return False
+            return None
         wanted = self._table.parameters[parameter].dtype
         problem = dtype_problem(tensor.dtype, wanted)
         if problem is not None:
             text = f"{tensor.name} -> {parameter}: {problem}"
-            plan.findings.tensor_fault("dtype", tensor.name, text, _dtype_status(tensor, wanted))
-            return False
+            plan.findings.tensor_fault("dtype", tensor.name, text, dtype_status(tensor, wanted))
+            return None
         for piece in segment.pieces:
             rival = ledger.write(parameter, piece.target, tensor.name)
             if rival is not None:
                 self._duplicate(parameter, claim, rival, plan)
-                return False
-        if tensor.dtype != wanted:
-            plan.findings.converted(conversion(tensor.dtype, wanted))
-        plan.findings.loaded(tensor.name)
-        pieces = tuple(piece for piece in segment.pieces if box_numel(piece.source))
-        plan.placements.append(Placement(tensor, parameter, claim.shard_id, pieces))
-        return True
+                return None
+        return tuple(piece for piece in segment.pieces if box_numel(piece.source))
 
     def _relaid(self, parameter: str, tensor: TensorInfo) -> str:
         """Why a parameter that holds a derived layout cannot be written."""
@@ -271,7 +302,7 @@ class Planner:
             plan.findings.derived.append(parameter)
         elif not seen:
             names = ", ".join(self._expected(parameter, shard, plan) for shard in absent)
-            fused = f" (or {parameter} stored whole)" if spec.concat_dim is not None else ""
+            fused = f" (or {parameter} stored whole)" if spec.can_be_fused else ""
             text = f"{parameter}: expected {names}{fused}"
             plan.findings.parameter_fault("missing", parameter, text)
         else:
@@ -290,14 +321,15 @@ class Planner:
         rule = plan.findings.rule_of(name)
         return name if rule is None else f"{name} (in the checkpoint, left out by {rule})"
 
-    def _check_volume(self, parameter: str, ledger: Ledger, plan: LoadPlan) -> None:
-        """The boxes of all parts and the padding must add up to the parameter."""
-        spec = self._table.spec(parameter)
+    def _check_volume(self, parameter: str, ledger: Ledger, plan: LoadPlan) -> bool:
+        """Whether the boxes of all parts and the padding add up to the parameter; or faults."""
+        spec, sound = self._table.spec(parameter), True
         for box in spec.padding:
             rival = ledger.write(parameter, box, "padding")
             if rival is not None:
                 text = f"{parameter}: its padding {box} overlaps what {rival} fills"
                 plan.findings.parameter_fault("duplicate", parameter, text)
+                sound = False
         gap = ledger.unwritten(parameter, spec.shape)
         if gap:
             text = (
@@ -305,36 +337,4 @@ class Planner:
                 f"source, parts {spec.shard_ids}; correct the layer's partition"
             )
             plan.findings.parameter_fault("partial", parameter, text)
-
-
-def _dtype_status(tensor: TensorInfo, wanted: torch.dtype) -> str:
-    """What is wrong with a stored dtype, in a few words."""
-    whole = not tensor.dtype.is_floating_point and wanted.is_floating_point
-    return "integer for a float" if whole else "dtype"
-
-
-def _shape_problem(
-    tensor: TensorInfo, where: str, expected: tuple[int, ...]
-) -> tuple[str, str] | None:
-    """What is wrong with a stored shape, in full and in a word; None when nothing is."""
-    found = tensor.shape
-    if found == expected:
-        return None
-    status, hint = _shape_difference(found, expected)
-    return str(WeightShapeError(tensor.name, found, where, expected, hint)), status
-
-
-def _shape_difference(found: tuple[int, ...], expected: tuple[int, ...]) -> tuple[str, str]:
-    """(status, hint) of two shapes that differ."""
-    if 0 in found and 0 not in expected:
-        return "empty", (
-            "an empty placeholder, as ZeRO-3 training saves ungathered tensors; save it gathered"
-        )
-    if found == expected[::-1]:
-        return "transposed", "it looks transposed"
-    if len(found) != len(expected):
-        return "other rank", f"{len(found)} dimensions are stored, {len(expected)} configured"
-    differ = [at for at, size in enumerate(found) if size != expected[at]]
-    hint = "; ".join(f"dimension {d}: {found[d]} stored, {expected[d]} configured" for d in differ)
-    smaller = [found[d] < expected[d] for d in differ]
-    return "truncated" if all(smaller) else "reshaped" if any(smaller) else "widened", hint
+        return sound and not gap

@@ -4,6 +4,8 @@ A name passes four phases::
 
     checkpoint name --renames--> --spellings--> canonical name --skips--> --stacking--> Target
 
+*Experts* are stacked by rules of their own, which come before the others' (``#`` is their number).
+
 *Renames* undo wrappers and other formats' names, phase after phase. *Spellings* give one name to
 tensors that writers call differently. *Skips* drop tensors that no parameter wants, each by a
 named rule. *Stacking* sends split tensors to their part of a stacked parameter; a checkpoint that
@@ -19,11 +21,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 
 from ..errors import WeightError
-from ..parallel import ShardId
+from ..parallel import ExpertShard, ShardId
 from .nesting import Nesting
-from .patterns import Pattern, PatternIndex, split
+from .outlines import Outlines
+from .patterns import NUMBER, Captures, Pattern, PatternIndex, split
 
 
 @dataclass(frozen=True)
@@ -32,8 +36,9 @@ class Rename:
 
     Args:
         pattern: over checkpoint names.
-        replacement: has the same wildcards in the same order.
-        shard_id: part of the stacked parameter that ``replacement`` names; stacking rules only.
+        replacement: has the same wildcards in the same order, but for ``#``.
+        shard_id: part of the stacked parameter that ``replacement`` names; stacking rules only. Where
+            the pattern has a ``#``, the part of the expert of that number.
 
     Raises:
         WeightError: the wildcards differ, so the rule could not be undone.
@@ -45,11 +50,12 @@ class Rename:
 
     def __post_init__(self) -> None:
         """Refuse rules that cannot be undone."""
-        if self.source.wildcards != self.target.wildcards:
+        kept = tuple(each for each in self.source.wildcards if each != NUMBER)
+        if kept != self.target.wildcards or len(self.source.wildcards) - len(kept) > 1:
             raise WeightError(
                 f"rename {self.pattern!r} -> {self.replacement!r}: wildcards "
-                f"{self.source.wildcards} and {self.target.wildcards} differ; "
-                "a reversible rule keeps them, in order"
+                f"{self.source.wildcards} and {self.target.wildcards} differ; a reversible rule "
+                "keeps them, in order, but for one '#' that becomes part of the shard id"
             )
 
     @cached_property
@@ -61,6 +67,39 @@ class Rename:
     def target(self) -> Pattern:
         """The replacement, parsed."""
         return Pattern(self.replacement)
+
+    @property
+    def patterns(self) -> tuple[Pattern, Pattern]:
+        """Both, parsed."""
+        return self.source, self.target
+
+    @cached_property
+    def of_experts(self) -> bool:
+        """Whether it takes an expert's number out of the name."""
+        return NUMBER in self.source.parts
+
+    def forward(self, captures: Captures) -> str:
+        """The new name of a name that matches; an expert's number comes last."""
+        number: Captures = ()
+        if self.of_experts:
+            at = self.source.wildcards.index(NUMBER)
+            captures, number = (*captures[:at], *captures[at + 1 :]), captures[at : at + 1]
+        return ".".join((*self.target.fill(captures), *chain(*number)))
+
+    def place(self, name: str) -> Target:
+        """Where a tensor goes, by the name that ``forward`` gave."""
+        if not self.of_experts:
+            return Target(name, self.shard_id)
+        assert not isinstance(self.shard_id, ExpertShard)
+        parameter, _, number = name.rpartition(".")
+        return Target(parameter, ExpertShard(int(number), self.shard_id))
+
+    def backward(self, captures: Captures, shard_id: ShardId) -> str:
+        """The name that leads to a shard of a parameter whose name matches the replacement."""
+        if isinstance(shard_id, ExpertShard):
+            at = self.source.wildcards.index(NUMBER)
+            captures = (*captures[:at], (str(shard_id.expert),), *captures[at:])
+        return ".".join(self.source.fill(captures))
 
 
 @dataclass(frozen=True)
@@ -109,6 +148,7 @@ class NameMap:
         renames: phases, outermost wrapper first; without shard ids.
         skips: what is left out.
         stacking: split tensors of stacked parameters; each with a shard id.
+        experts: tensors of single experts, each pattern with a ``#``; they come before ``stacking``.
         spellings: other names of a tensor; several may lead to one name.
         nesting: where the model's own names begin, for ``bound`` to find what is wrapped around
             them; None takes names as they are.
@@ -127,17 +167,21 @@ class NameMap:
     nesting: Nesting | None = None
     spelled: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    experts: tuple[Rename, ...] = ()
 
     def __post_init__(self) -> None:
         """Check every phase now, not at the first name."""
-        for rule in (rule for phase in (*self.renames, self.spellings) for rule in phase):
+        for rule in self._renaming:
             if rule.shard_id is not None:
                 raise WeightError(f"{rule} has a shard id; put it into the stacking phase")
         for rule in self.stacking:
             if rule.shard_id is None:
                 raise WeightError(f"{rule} has no shard id; put it into a rename phase")
+        plain = [rule for rule in (*self._renaming, *self.stacking) if rule.of_experts]
+        for rule in (*plain, *(rule for rule in self.experts if not rule.of_experts)):
+            raise WeightError(f"{rule}: rules of experts have a '#' in their pattern, no others do")
         _ = (self._forward, self._backward, self._skip, self._stack, self._unstack)
-        _ = (self._spell, self._leftover)
+        _ = (self._spell, self._leftover, self._expert)
         _refuse_chains(self.spellings)
 
     def bound(self, names: Collection[str]) -> NameMap:
@@ -154,25 +198,43 @@ class NameMap:
             if phase:
                 notes = (*self.notes, str(wrapping))
                 fitted = replace(fitted, renames=(phase, *self.renames), notes=notes)
-        spelled = {fitted.rename(name): fitted._unwrapped(name) for name in names}
-        changed = {name: stored for name, stored in spelled.items() if name != stored}
-        return replace(fitted, spelled=changed)
+        spelled: dict[str, str] = {}
+        for name in names:
+            respelled, canonical = fitted._canonical.answer(name)
+            if respelled:
+                spelled[canonical] = fitted._unwrapped(name)
+        return replace(fitted, spelled=spelled)
 
     def rename(self, name: str) -> str:
         """The canonical name: wrappers and foreign spellings undone."""
-        return _renamed(self._spell, self._unwrapped(name))
+        return self._canonical.answer(name)[1]
 
     def place(self, canonical: str) -> Target | Skipped:
         """Where a tensor of that canonical name goes."""
-        parts = split(canonical)
-        skip = self._skip.find(parts)
-        if skip is not None:
-            return Skipped(skip[0].rule, skip[0].why)
-        found = self._stack.find(parts)
-        if found is None:
-            return Target(canonical)
-        rule, captures = found
-        return Target(".".join(rule.target.fill(captures)), rule.shard_id)
+        found, text = self._places.answer(canonical)
+        if isinstance(found, Skipped):
+            return found
+        return Target(text) if found is None else found.place(text)
+
+    def parts(self, parameter: str, experts: int = 0) -> dict[ShardId, str]:
+        """Canonical names of the tensors a parameter may come from, by their part of it.
+
+        Itself alone, under None, when nothing is stacked in it.
+
+        Args:
+            parameter: its name.
+            experts: how many of them the parameter stacks; 0 where it is no expert's.
+        """
+        stacked: dict[ShardId, str] = {}
+        for (of_experts, part), index in self._unstack.items():
+            hit = index.find(split(parameter))
+            if hit is None or of_experts != bool(experts):
+                continue
+            rule, captures = hit
+            assert not isinstance(part, ExpertShard)
+            every: list[ShardId] = [ExpertShard(at, part) for at in range(experts)] or [part]
+            stacked |= {shard: rule.backward(captures, shard) for shard in every}
+        return stacked or {None: parameter}
 
     def leftover(self, canonical: str) -> Skipped | None:
         """The rule that leaves out a tensor which no parameter of the model wants, or None."""
@@ -203,6 +265,21 @@ class NameMap:
             )
         return name
 
+    def _name(self, name: str) -> tuple[bool, str]:
+        """The canonical name, and whether the stored one is spelled otherwise."""
+        unwrapped = self._unwrapped(name)
+        canonical = _renamed(self._spell, unwrapped)
+        return canonical != unwrapped, canonical
+
+    def _place(self, canonical: str) -> tuple[Rename | Skipped | None, str]:
+        """What decides where a tensor goes, and the name that it leads to."""
+        parts = split(canonical)
+        skip = self._skip.find(parts)
+        if skip is not None:
+            return Skipped(skip[0].rule, skip[0].why), canonical
+        found = self._expert.find(parts) or self._stack.find(parts)
+        return (None, canonical) if found is None else (found[0], found[0].forward(found[1]))
+
     def _unwrapped(self, name: str) -> str:
         """The name after the renames, spelled as stored."""
         for phase in self._forward:
@@ -212,14 +289,30 @@ class NameMap:
     def _unstacked(self, parameter: str, shard_id: ShardId) -> str:
         if shard_id is None:
             return parameter
-        index = self._unstack.get(shard_id)
+        index = self._unstack.get(_kind(shard_id))
         found = None if index is None else index.find(split(parameter))
         if found is None:
             raise WeightError(
                 f"no stacking rule leads to {describe(parameter, shard_id)}; "
                 f"declare a Rename with shard_id={shard_id!r}"
             )
-        return ".".join(found[0].source.fill(found[1]))
+        return found[0].backward(found[1], shard_id)
+
+    @property
+    def _renaming(self) -> tuple[Rename, ...]:
+        """Rules that change names only."""
+        return tuple(rule for phase in (*self.renames, self.spellings) for rule in phase)
+
+    @cached_property
+    def _canonical(self) -> Outlines[bool]:
+        rules = (rule.patterns for rule in self._renaming)
+        return Outlines(self._name, chain.from_iterable(rules))
+
+    @cached_property
+    def _places(self) -> Outlines[Rename | Skipped | None]:
+        rules = (rule.patterns for rule in (*self.experts, *self.stacking))
+        skips = (rule.source for rule in self.skips)
+        return Outlines(self._place, chain(skips, chain.from_iterable(rules)))
 
     @cached_property
     def _forward(self) -> tuple[PatternIndex[Rename], ...]:
@@ -248,19 +341,35 @@ class NameMap:
         return _by_source(self.stacking, "stacking")
 
     @cached_property
-    def _unstack(self) -> dict[ShardId, PatternIndex[Rename]]:
-        groups: dict[ShardId, list[Rename]] = {}
-        for rule in self.stacking:
-            groups.setdefault(rule.shard_id, []).append(rule)
+    def _expert(self) -> PatternIndex[Rename]:
+        return _by_source(self.experts, "experts")
+
+    @cached_property
+    def _unstack(self) -> dict[_Kind, PatternIndex[Rename]]:
+        groups: dict[_Kind, list[Rename]] = {}
+        for rule in (*self.experts, *self.stacking):
+            groups.setdefault((rule.of_experts, rule.shard_id), []).append(rule)
         return {
-            shard: _by_target(rules, f"stacking, backwards, shard {shard!r}")
-            for shard, rules in groups.items()
+            kind: _by_target(rules, f"stacking, backwards, shard {kind[1]!r}")
+            for kind, rules in groups.items()
         }
 
 
 def describe(parameter: str, shard_id: ShardId) -> str:
     """A parameter, or a part of it, for messages."""
+    if isinstance(shard_id, ExpertShard):
+        return f"{shard_id} of {parameter}"
     return parameter if shard_id is None else f"shard {shard_id!r} of {parameter}"
+
+
+_Kind = tuple[bool, ShardId]
+"""Shards that one rule leads to: whether they are experts', and which part."""
+
+
+def _kind(shard_id: ShardId) -> _Kind:
+    if isinstance(shard_id, ExpertShard):
+        return True, shard_id.part
+    return False, shard_id
 
 
 def _by_source(rules: Sequence[Rename], what: str) -> PatternIndex[Rename]:

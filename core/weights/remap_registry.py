@@ -23,6 +23,7 @@ class NameRules:
         inherit: False stops here: no rules of base classes.
         spellings: joined with those of the base classes.
         nesting: replaces that of the base classes; for ``hf`` names.
+        experts: joined with those of the base classes.
     """
 
     renames: tuple[Rename, ...] = ()
@@ -31,6 +32,7 @@ class NameRules:
     inherit: bool = True
     spellings: tuple[Rename, ...] = ()
     nesting: Nesting | None = None
+    experts: tuple[Rename, ...] = ()
 
 
 class RemapRegistry:
@@ -50,7 +52,9 @@ class RemapRegistry:
             WeightError: unknown format, rules that overlap, or other rules declared before.
         """
         self._check(fmt)
-        NameMap((rules.renames,), rules.skips, rules.stacking, rules.spellings)
+        NameMap(
+            (rules.renames,), rules.skips, rules.stacking, rules.spellings, experts=rules.experts
+        )
         known = self._rules.setdefault((cls, fmt), rules)
         if known != rules:
             raise WeightError(
@@ -81,6 +85,7 @@ class RemapRegistry:
             tuple(dict.fromkeys(rule for piece in pieces for rule in piece.stacking)),
             tuple(dict.fromkeys(rule for piece in pieces for rule in piece.spellings)),
             nestings[0] if nestings and fmt == "hf" else None,
+            experts=tuple(dict.fromkeys(rule for piece in pieces for rule in piece.experts)),
         )
 
     def _along_mro(self, cls: type, fmt: str) -> list[NameRules]:

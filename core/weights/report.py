@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import CoverageError
@@ -41,6 +41,10 @@ FAULT_KINDS: Mapping[str, tuple[str, str]] = {
         "tensors with values that no model has",
         "fetch the file again, or ask whoever saved it; a NaN that was trained cannot be served",
     ),
+    "unread": (
+        "tensors of which no rank takes some elements",
+        "correct the layer's partition, or the split into pipeline stages",
+    ),
 }
 """Fault kinds with their headline and what to do."""
 
@@ -76,7 +80,8 @@ class WeightReport:
         derived: optional parameters the checkpoint leaves out; they keep their initial value.
         skipped: rule -> checkpoint tensors it left out.
         converted: "from -> to" dtype -> number of tensors.
-        missing, partial, unexpected, duplicate, shape, dtype, tie, value: the faults.
+        missing, partial, unexpected, duplicate, shape, dtype, tie, value, unread: the faults. Only
+            a preflight, which sees all ranks, finds unread ones.
         notes: what the source left aside and why.
         parameter_names: parameters written, exactly as the model names them.
         bytes_read: checkpoint bytes copied on this rank.
@@ -99,6 +104,7 @@ class WeightReport:
     dtype: tuple[Fault, ...] = ()
     tie: tuple[Fault, ...] = ()
     value: tuple[Fault, ...] = ()
+    unread: tuple[Fault, ...] = ()
     notes: tuple[str, ...] = ()
     parameter_names: tuple[str, ...] = ()
     bytes_read: int = 0
@@ -118,11 +124,7 @@ class WeightReport:
 
     def explain_skips(self) -> str:
         """Every tensor that was left out, under the rule that did it and why."""
-        lines: list[str] = []
-        for rule, names in self.skipped.items():
-            lines.append(f"{rule} ({self.skip_reasons[rule]}): {len(names)}")
-            lines += [f"  {name}" for name in names]
-        return "\n".join(lines) or "nothing was left out"
+        return explained_skips(self.skipped, self.skip_reasons)
 
     def raise_for_faults(self) -> None:
         """Nothing when the load is whole.
@@ -135,15 +137,12 @@ class WeightReport:
 
     def __str__(self) -> str:
         """A report to read: counts, what was left out, then each fault with its remedy."""
-        return "\n".join([self._headline(), *self._counts(), *self._fault_lines()])
+        return "\n".join([self._headline(), *self._counts(), *fault_lines(self.faults())])
 
     def _headline(self) -> str:
         faults = self.faults()
         if faults:
-            counts = ", ".join(
-                f"{len(found)} {FAULT_KINDS[kind][0]}" for kind, found in faults.items()
-            )
-            return f"{self.source} does not fill the model: {counts}"
+            return refusal(self.source, faults)
         return (
             f"{self.source}: {len(self.loaded)} tensors fill {len(self.parameter_names)} parameters "
             f"({self.bytes_read / 1e6:.1f} MB in {self.seconds:.2f} s)"
@@ -164,15 +163,32 @@ class WeightReport:
             lines.append(f"  converted {change}: {count}")
         return lines + [f"  note: {note}" for note in self.notes]
 
-    def _fault_lines(self) -> list[str]:
-        lines: list[str] = []
-        for kind, faults in self.faults().items():
-            headline, remedy = FAULT_KINDS[kind]
-            lines.append(f"{kind}: {len(faults)} {headline}; {remedy}")
-            lines += [f"  {fault.text}" for fault in faults[:_SHOWN]]
-            if faults[_SHOWN:]:
-                lines.append(f"  ... and {len(faults) - _SHOWN} more")
-        return lines
+
+def explained_skips(skipped: Mapping[str, Sequence[str]], reasons: Mapping[str, str]) -> str:
+    """Every tensor that was left out, under the rule that did it and why."""
+    lines: list[str] = []
+    for rule, names in skipped.items():
+        lines.append(f"{rule} ({reasons[rule]}): {len(names)}")
+        lines += [f"  {name}" for name in names]
+    return "\n".join(lines) or "nothing was left out"
+
+
+def refusal(source: str, faults: Mapping[str, Sequence[Fault]]) -> str:
+    """One line: what was read does not fill the model, with counts."""
+    counts = ", ".join(f"{len(found)} {FAULT_KINDS[kind][0]}" for kind, found in faults.items())
+    return f"{source} does not fill the model: {counts}"
+
+
+def fault_lines(faults: Mapping[str, Sequence[Fault]]) -> list[str]:
+    """Each kind with its remedy, and under it the first faults of it."""
+    lines: list[str] = []
+    for kind, found in faults.items():
+        headline, remedy = FAULT_KINDS[kind]
+        lines.append(f"{kind}: {len(found)} {headline}; {remedy}")
+        lines += [f"  {fault.text}" for fault in found[:_SHOWN]]
+        if found[_SHOWN:]:
+            lines.append(f"  ... and {len(found) - _SHOWN} more")
+    return lines
 
 
 def _some(names: list[str] | tuple[str, ...], shown: int = 4) -> str:

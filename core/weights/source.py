@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -37,6 +37,22 @@ class TensorInfo:
         return box_numel(box) * self.dtype.itemsize
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where a tensor's bytes lie.
+
+    Args:
+        file: its file.
+        start, stop: bytes of the file.
+        kind: dtype or block type, as the file calls it.
+    """
+
+    file: str
+    start: int
+    stop: int
+    kind: str
+
+
 class WeightSource(Protocol):
     """A checkpoint that is open for reading."""
 
@@ -65,6 +81,21 @@ class WeightSource(Protocol):
 
     def close(self) -> None:
         """Give mappings and files back. Reading afterwards is an error."""
+        ...
+
+
+@runtime_checkable
+class FileSource(WeightSource, Protocol):
+    """A source whose slices may be read by several threads at once."""
+
+    def read_into(self, name: str, box: Box, out: Tensor) -> None:
+        """Fill memory with a slice of one tensor; no page of a file stays mapped for it.
+
+        Args:
+            name: of the tensor.
+            box: of the slice.
+            out: contiguous, on the CPU, of the slice's shape and the tensor's dtype.
+        """
         ...
 
 

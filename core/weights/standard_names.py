@@ -18,6 +18,19 @@ STANDARD_GATE_UP_MAPPING = (
 )
 """Split gate and up projections to ``gate_up_proj``; a stored ``gate_up_proj`` passes as it is."""
 
+STANDARD_EXPERT_MAPPING = (
+    Rename("**.experts.#.gate_proj.*", "**.experts.gate_up_proj.*", 0),
+    Rename("**.experts.#.up_proj.*", "**.experts.gate_up_proj.*", 1),
+    Rename("**.experts.#.down_proj.*", "**.experts.down_proj.*"),
+)
+"""Tensors of single experts to parameters that stack them; stacked ones pass as they are."""
+
+EXPERT_SPELLINGS = tuple(
+    Rename(f"**.experts.{name}", f"**.experts.{name}.weight")
+    for name in ("gate_up_proj", "down_proj")
+)
+"""Stacked experts, as ``transformers`` 5 has them in memory: parameters without a ``weight``."""
+
 STANDARD_NESTING = Nesting(
     root="model",
     inside=("embed_tokens", "layers", "norm"),
@@ -47,7 +60,7 @@ WEIGHT_SCALE_SPELLINGS = (
 )
 """One name for a number that is multiplied with to dequantise, whatever the writer called it."""
 
-STANDARD_SPELLINGS = KV_SCALE_SPELLINGS + WEIGHT_SCALE_SPELLINGS
+STANDARD_SPELLINGS = KV_SCALE_SPELLINGS + WEIGHT_SCALE_SPELLINGS + EXPERT_SPELLINGS
 """Other names of tensors that have one meaning."""
 
 _COMPUTED = "computed from the config"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from ..errors import SpoiltWeightsError
@@ -47,7 +47,7 @@ class WeightState:
 
     def forget(self, parameters: Collection[str]) -> WeightState:
         """Without the names of these parameters."""
-        names: Mapping[tuple[str, str | int | None], str] = {
+        names: StoredNames = {
             part: name for part, name in self.names.items() if part[0] not in parameters
         }
         return replace(self, version=self.version + 1, names=names)

@@ -8,9 +8,10 @@ from typing import Literal
 
 from ..parallel import ShardId
 from .parameters import ParameterTable
-from .plan import Claim, LoadPlan, Planner
+from .plan import LoadPlan, Planner
 from .remap import NameMap
 from .report import WeightReport
+from .routing import Claim, ClaimGroup
 from .skip_rules import ArgumentRule
 from .ties import Ties
 
@@ -98,11 +99,11 @@ class PartialPlanner(Planner):
         self.halves.add(parameter)
         return False
 
-    def _settle_ties(self, root: str, by_name: dict[str, list[Claim]], plan: LoadPlan) -> str:
+    def _settle_ties(self, root: str, by_name: dict[str, ClaimGroup], plan: LoadPlan) -> str:
         """A tied head alone would change the embedding as well, which nobody asked for."""
         feeder = super()._settle_ties(root, by_name, plan)
         if feeder != root:
-            for claim in by_name[feeder]:
+            for claim in by_name[feeder].claims:
                 self._refuse_alone(claim.tensor.name, feeder, root, plan)
         return feeder
 

@@ -10,12 +10,14 @@ makes its layer say nothing. Vectors may (biases), and integers may (packed zero
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..parallel import Box, Piece, whole
+from ..parallel import Box, Piece, box_numel, whole
 from .findings import Findings
+from .parts import Part
 from .source import TensorInfo, WeightSource
 
 SAMPLED_ROWS = 8
@@ -23,6 +25,37 @@ SAMPLED_ROWS = 8
 
 _NARROWEST = 2
 """Bytes of the narrowest float that torch can order; narrower ones are widened first."""
+
+
+Problem = tuple[str, str]
+"""Status in a word or two, and the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What the values of a slice show.
+
+    Args:
+        problem: NaN and infinite values, counted and placed; None without, or unlooked for.
+        rows: sampled rows of a matrix; 0 where anything may be zero.
+        alive: one of them has a number other than zero.
+        nan: all of their values are NaN.
+    """
+
+    problem: Problem | None = None
+    rows: int = 0
+    alive: bool = True
+    nan: bool = False
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What the parts of one slice showed so far, and how many elements are yet to come."""
+
+    left: int
+    rows: int = 0
+    alive: bool = False
+    nan: bool = True
 
 
 class ValueCheck:
@@ -38,6 +71,7 @@ class ValueCheck:
         """Nothing looked at yet."""
         self._source, self._findings, self._every = source, findings, every
         self._faulty: set[str] = set()
+        self._gathered: dict[tuple[str, str, Box], _Gathered] = {}
 
     def scan(self, slices: Iterable[tuple[TensorInfo, Piece]]) -> None:
         """Read slices only to look at them, and only those in which something is looked at."""
@@ -53,31 +87,58 @@ class ValueCheck:
             box: which elements of it.
             values: of the slice.
         """
-        if tensor.name in self._faulty or not tensor.dtype.is_floating_point or not values.numel():
-            return
-        problem = _non_finite(values, box) if self._every else None
-        if problem is None and len(tensor.shape) > 1:
-            problem = self._dead(tensor, values)
-        if problem is not None:
-            self._faulty.add(tensor.name)
-            self._findings.tensor_fault("value", tensor.name, f"{tensor.name}: {problem}")
+        if tensor.name not in self._faulty:
+            self._judge(tensor, self.observe(tensor, box, values))
 
-    def _dead(self, tensor: TensorInfo, values: Tensor) -> str | None:
+    def observe(self, tensor: TensorInfo, box: Box, values: Tensor) -> Sight:
+        """What the values of a slice, or of a part of one, show; any thread may ask."""
+        if not tensor.dtype.is_floating_point or not values.numel():
+            return Sight()
+        problem = _non_finite(values, box) if self._every else None
+        if len(tensor.shape) < 2:
+            return Sight(problem)
+        rows = _orderable(values[:: -(-values.shape[0] // SAMPLED_ROWS)])
+        alive = bool(((rows != 0) & (rows == rows)).any())
+        return Sight(problem, rows.shape[0], alive, not alive and bool(rows.isnan().all()))
+
+    def enter(self, part: Part, sight: Sight) -> None:
+        """Take in what a part showed; the slice is judged when its last part is there."""
+        key = (part.parameter, part.tensor.name, part.piece.source)
+        slice_ = self._gathered.setdefault(key, _Gathered(box_numel(part.piece.source)))
+        slice_.left -= box_numel(part.source)
+        slice_.rows += sight.rows
+        slice_.alive |= sight.alive
+        slice_.nan &= sight.nan
+        if not slice_.left:
+            del self._gathered[key]
+        if slice_.left and sight.problem is None:
+            return
+        self._judge(part.tensor, Sight(sight.problem, slice_.rows, slice_.alive, slice_.nan))
+
+    def _judge(self, tensor: TensorInfo, sight: Sight) -> None:
+        problem = sight.problem
+        if problem is None and not sight.alive:
+            problem = self._dead(tensor, sight)
+        if problem is not None and tensor.name not in self._faulty:
+            self._faulty.add(tensor.name)
+            status, text = problem
+            self._findings.tensor_fault("value", tensor.name, f"{tensor.name}: {text}", status)
+
+    def _dead(self, tensor: TensorInfo, sight: Sight) -> Problem | None:
         """Why a matrix cannot be meant, going by a few rows; zero rows are the whole tensor's case.
 
         A rank's slice of a matrix may be zero where the matrix is not (rows of unused tokens).
         """
-        rows = _orderable(values[:: -(-values.shape[0] // SAMPLED_ROWS)])
-        if bool(((rows != 0) & (rows == rows)).any()):
-            return None
-        if bool(rows.isnan().all()):
-            return f"all of {rows.shape[0]} rows looked at are NaN; the file was saved damaged"
+        if sight.nan:
+            text = f"all of {sight.rows} rows looked at are NaN; the file was saved damaged"
+            return "all NaN", text
         if bool(self._source.read(tensor.name, whole(tensor.shape)).any()):
             return None
-        return f"all {list(tensor.shape)} values are zero; the file was saved before it was filled"
+        text = f"all {list(tensor.shape)} values are zero; the file was saved before it was filled"
+        return "all zero", text
 
 
-def _non_finite(values: Tensor, box: Box) -> str | None:
+def _non_finite(values: Tensor, box: Box) -> Problem | None:
     """How many values are NaN or infinite, and where the first is in the full tensor."""
     values = _orderable(values)
     low, high = torch.aminmax(values)  # NaN anywhere makes both NaN
@@ -88,7 +149,7 @@ def _non_finite(values: Tensor, box: Box) -> str | None:
     at = [start + index for (start, _), index in zip(box, first, strict=True)]
     nans = int(values.isnan().sum())
     counts = f"{nans} NaN and {len(bad) - nans} infinite"
-    return (
+    return "NaN" if nans else "infinite", (
         f"{counts} of {values.numel()} values in {[list(pair) for pair in box]}, the first "
         f"({values[tuple(first)].item()}) at {at}; the file is damaged, or training diverged"
     )

@@ -11,6 +11,7 @@ from archzoo.planning.facts import (
     declare_attn,
     declare_ffn,
     declare_head,
+    declare_moe,
     declare_own,
     declare_parallel,
 )
@@ -33,6 +34,7 @@ LAYERS: dict[str, tuple[StageFacts, ...]] = {
     "ffn_attn_tp": (declare_attn(), declare_ffn(group="attn_tp", rows=("attn", "all"))),
     "replicated": (declare_attn(), StageFacts("mlp", (ANY_ROWS,))),
     "experts": (declare_attn(), declare_ffn(sparse=True, rows=("slice",), group="none")),
+    "moe": (declare_attn(), declare_moe()),
     "own": (declare_own("own"), declare_ffn()),
 }
 HEADS = {

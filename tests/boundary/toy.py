@@ -38,6 +38,7 @@ GRIDS = {
     "tp3": Axes.of(Topology(tp=3)),
     "dp2": Axes.of(Topology(tp=2, attn_dp=2)),
     "tp4dp2": Axes.of(Topology(tp=4, attn_dp=2)),
+    "tp4dp2ep2": Axes.of(Topology(tp=4, attn_dp=2, ep=2)),
     "tp8dp4": Axes.of(Topology(tp=8, attn_dp=4)),
     "tp6dp3": Axes.of(Topology(tp=6, attn_dp=3)),
     "deep1": three(1),

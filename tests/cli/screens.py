@@ -24,6 +24,7 @@ PICTURED = {
     "why-skipped": "why FlaForCausalLM",
     "doctor-probe": "doctor --probe",
     "preflight": "preflight llama-70b --tp 8 --attn-dp 2 --boundaries",
+    "preflight-survey": "preflight stated --tp 16 --pp 2 --batch 8 --memory 80GiB",
 }
 """By screen, the command that draws it."""
 ENVIRONMENT = {"ARCHZOO_DISABLED_MODEL_ARCHS": "OldForCausalLM"}
@@ -82,7 +83,7 @@ def draw(width: int) -> dict[str, str]:
             probes = probing.probe(probing.targets(source), 60.0)
         report = doctor.Report(_machine(), source, probes=probes)
         screens["doctor-probe"] = doctor_text.as_text(report, width)
-    screens |= _preflights(width)
+    screens |= _preflights(width) | _surveys(width)
     return {name: _marked(text) for name, text in screens.items()}
 
 
@@ -102,6 +103,38 @@ def _preflights(width: int) -> dict[str, str]:
     return {
         name: preflight_text.as_text(preflight.examine(options), width)
         for name, options in asked.items()
+    }
+
+
+def _surveys(width: int) -> dict[str, str]:
+    """Headers of Llama 3 70B on 32 ranks, and of a damaged checkpoint of it."""
+    from survey.stated import shapes, state
+
+    from archzoo.cli import survey, survey_text
+    from archzoo.parallel import Topology
+
+    config = LLAMA_70B | {"head_dim": 128}
+    whole = shapes(config)
+    state(Path("stated"), whole, config)
+    damaged = {name: shape for name, shape in whole.items() if ".7.mlp.up" not in name}
+    damaged["model.layers.5.self_attn.o_proj.weight"] = (8192, 8191)
+    damaged["model.layers.80.input_layernorm.weight"] = (8192,)
+    for layer in range(80):
+        damaged[f"model.layers.{layer}.self_attn.rotary_emb.inv_freq"] = (64,)
+    state(Path("damaged"), damaged, config)
+    topology = Topology(tp=16, pp=2)
+    report = survey.examine(survey.Options("stated", topology, batch=8, memory=80 << 30))
+    name = "model.layers.41.self_attn.qkv_proj.weight"
+    refused = survey.examine(survey.Options("damaged", Topology(tp=2, pp=2), context=4096))
+    small = survey.examine(survey.Options("stated", Topology(tp=4), memory=24 << 30))
+    return {
+        "preflight-survey": survey_text.as_text(report, width),
+        "preflight-refused": survey_text.as_text(refused, width),
+        "preflight-no-room": survey_text.as_text(small, width),
+        "preflight-parameter": survey_text.explanation_text(report.explain(name), width),
+        "preflight-tensor": survey_text.explanation_text(
+            report.explain("model.layers.41.self_attn.k_proj.weight"), width
+        ),
     }
 
 

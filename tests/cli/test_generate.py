@@ -355,3 +355,34 @@ def test_processes_of_torchrun_speak_with_one_voice(
     assert [each.code for each in ends] == [0, 0, 0], ends
     assert ends[0].out == want and ends[0].err.startswith("8 tokens")
     assert ends[1:] == [(0, "", "")] * 2
+
+
+def test_a_draft_is_reported_and_changes_nothing(
+    run: Run, chatty: Path, model: archzoo.Model, tmp_path: Path
+) -> None:
+    """The model as its own draft; a stop string inside an accepted run cuts as ever."""
+    file = tmp_path / "out.json"
+    text = model.generate("hello", max_new_tokens=12).text
+    words = (text[at : at + 2] for at in range(2, len(text) - 1))
+    word = next(word for word in words if word.isascii() and text.find(word) >= 2)
+    want = model.generate("hello", max_new_tokens=12, stop=word)
+    options = ("--prompt", "hello", "--max-new-tokens", 12, "--stop", word, "--output", file)
+    done = run("generate", chatty, *options, "--draft", chatty, "--draft-tokens", 5)
+    assert done.code == 0, done.err
+    assert done.out.strip() == want.text.strip() and want.finish_reason == "stop"
+    written = json.loads(file.read_text())
+    assert written["token_ids"] == want.token_ids
+    report = written["speculation"]
+    assert 0 < report["accepted"] <= report["proposed"]
+    share = f"{report['accepted'] / report['proposed']:.0%}"
+    told = f"draft: {report['accepted']} of {report['proposed']} accepted ({share}), "
+    assert told + f"{report['target_forwards']} forwards" in done.err
+
+
+def test_drafts_that_do_not_fit_are_refused(run: Run, llama: Path, chatty: Path) -> None:
+    done = run("generate", llama, "--token-ids", "5", "--draft", chatty)
+    assert done.code == 1 and "vocabulary of 260 tokens, its target one of 130" in done.err
+    done = run("generate", llama, "--token-ids", "5", "--draft-tokens", 3)
+    assert done.code == 2 and "add --draft" in done.err
+    done = run("generate", llama, "--token-ids", "5", "--draft", "/nothing/there")
+    assert done.code == 1 and "/nothing/there" in done.err

@@ -54,7 +54,7 @@ def test_version(run: Run) -> None:
         ["verify"],
         ["bench"],
         ["preflight"],
-        ["preflight", "nowhere"],
+        ["preflight", "nowhere", "--tp", "0"],
     ],
     ids=" ".join,
 )

@@ -68,7 +68,7 @@ def test_it_is_the_plan_of_the_loaded_model(
 
 def test_json(run: Run, config: Path) -> None:
     found = record(run, config, "--tp", 6, "--attn-dp", 2, "--rows", "16,4096")
-    assert found["topology"] == {"tp": 6, "pp": 1, "attn_dp": 2, "attn_tp": 3}
+    assert found["topology"] == {"tp": 6, "pp": 1, "attn_dp": 2, "attn_tp": 3, "ep": 1}
     assert (found["layers"], found["hidden_size"], found["dtype"]) == (3, 48, "float32")
     assert (found["plan"], found["link"], found["dp_lm_head"]) == ("cheapest", "nvlink", False)
     assert [sum(batch["rows"]) for batch in found["batches"]] == [16, 4096]
@@ -213,7 +213,6 @@ def test_configurations_that_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--tp", "3"], "stages; add --boundaries"),
         (["--boundaries", "--rows", "0"], "--rows"),
         (["--boundaries", "--rows", "-1"], "--rows"),
         (["--boundaries", "--rows", ","], "--rows"),

@@ -70,7 +70,7 @@ def test_an_output_tensor_unties_the_head() -> None:
     assert config_of([*NAMES, "output.weight"]).tie_word_embeddings is False
 
 
-@pytest.mark.parametrize("name", ["qwen2", "", None, 3, ["llama"]])
+@pytest.mark.parametrize("name", ["mamba", "", None, 3, ["llama"]])
 def test_unknown_architecture_is_named(name: Any) -> None:
     with pytest.raises(ConfigError, match=r"general\.architecture: .* is not read from GGUF") as e:
         config_from_gguf({**SMOL, "general.architecture": name}, NAMES)
@@ -196,6 +196,7 @@ def test_divisors_stored_as_a_tensor() -> None:
         {"attention__clamp_kqv": 8.0},
         {"expert_count": 8},
         {"logit_scale": 2.0},
+        {"pooling_type": 1},
     ],
 )
 def test_keys_that_change_results_are_refused(changes: dict[str, Any]) -> None:
@@ -206,6 +207,7 @@ def test_other_keys_pass_on_to_the_ledger() -> None:
     inert = {
         "attention__causal": True,
         "expert_count": 0,
+        "pooling_type": 3,
         "tensor_data_layout": "Meta AI original pth",
         "attention__sliding_window": 0,
     }

@@ -13,7 +13,7 @@ from torch import nn
 from archzoo.config import LLAMA_LIKE, ModelConfig, config_from_gguf, read_config
 from archzoo.models import CausalLM, name_map
 from archzoo.parallel import whole
-from archzoo.weights import AutoWeightsLoader, WeightSource, open_source
+from archzoo.weights import AutoWeightsLoader, WeightSource, open_headers, open_source
 from archzoo.weights.gguf import GGUFFile, GGUFSource
 
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
@@ -37,6 +37,16 @@ def fuzz_index(content: bytes, folder: Path) -> None:
     use(open_source(folder))
 
 
+def fuzz_headers(content: bytes, folder: Path) -> None:
+    """Headers that a JSON file states."""
+    (folder / "model.safetensors.headers.json").write_bytes(content)
+    source = open_headers(folder)
+    plan(source)
+    for name, info in source.infos().items():
+        place = source.stored(name)
+        assert place.stop - place.start == info.nbytes(whole(info.shape))
+
+
 def fuzz_gguf(content: bytes, folder: Path) -> None:
     """A file: its metadata as a config, its tensors as weights."""
     path = folder / "model-00001-of-00002.gguf"
@@ -58,15 +68,19 @@ def fuzz_config(content: bytes, folder: Path) -> None:
 def use(source: WeightSource) -> None:
     """Plan, load and read what a source says it has."""
     try:
-        infos = source.infos()
-        loader = AutoWeightsLoader(small_model(), name_map=name_map(CausalLM, "hf"))
-        str(loader.plan(infos).findings.report(source.description, source.notes))
-        for name, info in infos.items():
+        plan(source)
+        for name, info in source.infos().items():
             box = whole(info.shape)
             if sum(stop for _, stop in box) < MOST_READ and info.nbytes(box) < MOST_READ:
                 assert tuple(source.read(name, box).shape) == info.shape
     finally:
         source.close()
+
+
+def plan(source: WeightSource) -> None:
+    """Plan what a source says it has."""
+    loader = AutoWeightsLoader(small_model(), name_map=name_map(CausalLM, "hf"))
+    str(loader.plan(source.infos()).findings.report(source.description, source.notes))
 
 
 def small_model() -> nn.Module:
@@ -86,6 +100,7 @@ TARGETS: Mapping[str, Callable[[bytes, Path], None]] = {
     "safetensors": fuzz_safetensors,
     "gguf": fuzz_gguf,
     "index": fuzz_index,
+    "headers": fuzz_headers,
     "config": fuzz_config,
 }
 

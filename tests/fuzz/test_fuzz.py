@@ -17,6 +17,7 @@ from archzoo.errors import ArchzooError, ConfigError
 
 ACCEPTED = {
     "config": {"llama", "llama3", "yarn", "longrope", "windows", "quantized", "dynamic"},
+    "headers": {"two-files"},
     "gguf": {"plain", "q8", "q4", "rope"},
     "index": {"good"},
     "safetensors": {"two-layers", "tied", "dtypes", "odd", "empty"},

@@ -18,7 +18,8 @@ MakeEnvironment = Callable[..., Environment]
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
     """Every wheel of the matrix, by the name it starts with."""
     sources = tmp_path_factory.mktemp("projects")
-    projects = [ROOT, ROOT / "plugins/llama", *(plugin.write(sources) for plugin in ALL)]
+    ours = [ROOT, *(file.parent for file in ROOT.glob("plugins/*/pyproject.toml"))]
+    projects = [*ours, *(plugin.write(sources) for plugin in ALL)]
     return build_wheels(projects, tmp_path_factory.mktemp("wheels"))
 
 

@@ -13,7 +13,8 @@ from install.environments import Environment
 from install.wheelhouse import ROOT
 from packaging.requirements import Requirement
 
-PACKAGES = {"archzoo": ROOT / "core", "archzoo_llama": ROOT / "plugins/llama/archzoo_llama"}
+PLUGINS = {"archzoo_llama": "plugins/llama", "archzoo_qwen3": "plugins/qwen3"}
+PACKAGES = {"archzoo": ROOT / "core"} | {name: ROOT / at / name for name, at in PLUGINS.items()}
 
 
 def names_in(wheel: Path) -> set[str]:
@@ -58,9 +59,10 @@ def test_no_test_and_no_cache_is_shipped(wheels: Wheels, package: str) -> None:
         assert not name.name.startswith(("test_", "conftest")), name
 
 
-def test_the_llama_wheel_accepts_the_core_it_is_built_beside(wheels: Wheels) -> None:
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_a_plugin_accepts_the_core_it_is_built_beside(wheels: Wheels, plugin: str) -> None:
     core = metadata_of(wheels["archzoo"])["Version"]
-    required = map(Requirement, metadata_of(wheels["archzoo_llama"]).get_all("Requires-Dist", []))
+    required = map(Requirement, metadata_of(wheels[plugin]).get_all("Requires-Dist", []))
     (needed,) = (each for each in required if each.name == "archzoo" and each.marker is None)
     assert needed.specifier.contains(core)
     assert not needed.specifier.contains("99"), "a plugin states the range it was built for"

@@ -214,8 +214,8 @@ def test_messages_name_sizes_group_and_place() -> None:
         QKVParallelLinear(8, 2, 6, 2, ctx=ctx, prefix="attn")
     with pytest.raises(ShapeError, match=r"12 query heads|3 KV heads.*tp=4"):
         QKVParallelLinear(8, 2, 12, 3, ctx=ctx, prefix="attn")
-    with pytest.raises(CollectiveError, match="no group 'moe'"):
-        ColumnParallelLinear(8, 8, parallel_group="moe", ctx=ctx)
+    with pytest.raises(CollectiveError, match="no group 'other'"):
+        ColumnParallelLinear(8, 8, parallel_group="other", ctx=ctx)
 
 
 def test_injected_groups_cut_and_sum() -> None:
@@ -249,9 +249,10 @@ def test_packed_weights_multiply_like_plain_ones_and_come_back(
     layer = ReplicatedLinear(33, 17, ctx=ctx, prefix="p")
     w, b = draw(17, 33, dtype=dtype), draw(17, dtype=dtype)
     load(layer, {None: w}, {None: b})
-    assert layer.quant_method.packed is not None and layer.weight.is_meta, "the plain copy stays"
+    assert layer.quant_method.packed is None and torch.equal(layer.weight, w), "packed too early"
     x = draw(rows, 33, dtype=dtype)
     torch.testing.assert_close(layer(x)[0], F.linear(x, w, b))
+    assert layer.quant_method.packed is not None and layer.weight.is_meta, "the plain copy stays"
     strided = draw(rows, 66, dtype=dtype)[:, :33]
     torch.testing.assert_close(layer(strided)[0], F.linear(strided, w, b))
     layer.quant_method.restore_weights_before_loading(layer)

@@ -95,7 +95,7 @@ def run_tests(tree: Path, nodes: Iterable[str], *, keep_bytecode: bool = False) 
 
 def _child(pipe: Connection, tree: Path, nodes: list[str], keep_bytecode: bool) -> None:
     """Run pytest in this process and send its record. A mutant's bytecode is never kept."""
-    search = [str(tree / part) for part in ("src", "plugins/llama", "tests")]
+    search = [str(tree / part) for part in ("src", "plugins/llama", "plugins/qwen3", "tests")]
     sys.path[:0] = search
     os.environ["PYTHONPATH"] = os.pathsep.join(search)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # some would warn about what is preloaded
@@ -108,7 +108,7 @@ def _child(pipe: Connection, tree: Path, nodes: list[str], keep_bytecode: bool) 
 
     recorder = Recorder()
     code = pytest.main(["-q", "--tb=no", "-p", "no:cacheprovider", *nodes], plugins=[recorder])
-    modules = [sys.modules.get(name) for name in ("archzoo", "archzoo_llama")]
+    modules = [sys.modules.get(name) for name in ("archzoo", "archzoo_llama", "archzoo_qwen3")]
     origins = [str(module.__file__) for module in modules if module is not None]
     pipe.send(Record(recorder.cases, origins, _problem(code, recorder, tree)))
 

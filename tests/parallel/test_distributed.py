@@ -33,7 +33,12 @@ from archzoo.parallel.launch import (
 )
 
 WORLD = 4
-LAYOUTS = (Topology(tp=2, pp=2), Topology(tp=4, attn_dp=2), Topology(pp=4))
+LAYOUTS = (
+    Topology(tp=2, pp=2),
+    Topology(tp=4, attn_dp=2),
+    Topology(pp=4),
+    Topology(tp=4, attn_dp=4, ep=2),
+)
 SHAPES = ((4, 8), (8, 4, 4), (1, 4), (4,), (0, 4), (4, 0))
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32)
 
@@ -72,7 +77,7 @@ def exercise(group: Group, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
 
 def every_collective(layouts: list[Groups]) -> None:
     for groups in layouts:
-        for name in ("world", "tp", "pp", "attn_tp", "attn_dp"):
+        for name in ("world", "tp", "pp", "attn_tp", "attn_dp", "ep", "moe_tp", "moe"):
             exercise(groups[name], torch.float32, (4, 8))
 
 
@@ -112,6 +117,29 @@ def hand_over(layouts: list[Groups]) -> None:
             same(x, value(99, (5, 3), torch.bfloat16).t() + pp.rank - 1)
         if pp.rank + 1 < pp.size:
             pp.send(x + pp.rank if pp.rank == 0 else x + 1, pp.rank + 1)
+
+
+def exchanging(layouts: list[Groups]) -> None:
+    """Rank i sends rank j (2i + j) % 3 rows: uneven, none to some, and nothing at all."""
+    for groups in layouts:
+        for name in ("world", "attn_dp", "ep"):
+            group = groups[name]
+            counts = [[(2 * i + j) % 3 for j in range(group.size)] for i in range(group.size)]
+            for dtype in DTYPES if groups is layouts[0] else DTYPES[:1]:
+                exchange(group, counts, dtype)
+            exchange(group, [[0] * group.size] * group.size, torch.float32)
+
+
+def exchange(group: Group, counts: list[list[int]], dtype: torch.dtype) -> None:
+    if group.size == 1:
+        counts = [[len(group.ranks)]]
+    sent = [value(rank, (sum(counts[at]), 3), dtype) for at, rank in enumerate(group.ranks)]
+    parts = [rows.split(counts[at]) for at, rows in enumerate(sent)]
+    me = group.rank
+    mine = sent[me].clone()
+    wanted = torch.cat([parts[at][me] for at in range(group.size)])
+    same(group.all_to_all(mine, counts[me], [row[me] for row in counts]), wanted)
+    same(mine, sent[me])
 
 
 def spreading(layouts: list[Groups]) -> None:
@@ -173,6 +201,11 @@ def refused_before_entering(layouts: list[Groups]) -> None:
             world.all_gather(torch.ones(6, 2), 2)
         with pytest.raises(ShapeError, match="has no dim -1"):
             world.all_gather(torch.tensor(1.0), -1)
+        for send, receive in (([1, 0, 0], [1] * 4), ([1] * 4, [3, 0, 0, -1]), ([1] * 4, [4])):
+            with pytest.raises(ShapeError, match=r"4 ranks, those to send adding up"):
+                world.all_to_all(torch.ones(4, 2), send, receive)
+        with pytest.raises(ShapeError, match=r"shape \[3, 2\]"):
+            world.all_to_all(torch.ones(3, 2), [1] * 4, [1] * 4)
         with pytest.raises(CollectiveError, match="rank 4 is outside a group of 4"):
             world.broadcast(torch.ones(1), 4)
         with pytest.raises(CollectiveError, match="rank -1 is outside"):
@@ -189,6 +222,7 @@ CHECKS: tuple[Callable[[list[Groups]], None], ...] = (
     scalars,
     odd_strides,
     hand_over,
+    exchanging,
     spreading,
     no_aliases,
     no_gradients,
@@ -332,7 +366,7 @@ def test_a_compiled_step_traces_through(tmp_path: Path) -> None:
         def step(x: Tensor) -> Tensor:
             x = comm.all_reduce(x * 2)
             x = comm.reduce_scatter(comm.all_gather(x, 1), 1)
-            return comm.broadcast(x, 0) + 1
+            return comm.broadcast(comm.all_to_all(x, [2], [2]), 0) + 1
 
         compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
         same(compiled(torch.ones(2, 4)), torch.full((2, 4), 3.0))

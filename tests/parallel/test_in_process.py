@@ -247,6 +247,26 @@ def test_dims_and_sources_must_agree() -> None:
     assert "rank 0 in broadcast (src 0)" in message and "rank 1 in broadcast (src 1)" in message
 
 
+@pytest.mark.parametrize("odd", [0, 1, 2])
+def test_what_one_sends_is_what_the_other_receives(odd: int) -> None:
+    """Whichever two of three ranks disagree, and whatever the order in which they come."""
+
+    def swap(group: Group) -> Tensor:
+        receive = [1, 1, 1]
+        if group.rank == odd:
+            receive[(odd + 1) % 3] = 2
+        return group.all_to_all(torch.ones(3, 2), [1, 1, 1], receive)
+
+    message = fails(InProcessWorld(3), swap)
+    assert "all_to_all ([1, 1, 1] rows to send" in message and "2" in message
+    wide = fails(
+        InProcessWorld(2),
+        lambda g: g.all_to_all(torch.ones(2, 2), [1, 1], [1, 1]),
+        lambda g: g.all_to_all(torch.ones(2, 3), [1, 1], [1, 1]),
+    )
+    assert "[2, 2]" in wide and "[2, 3]" in wide
+
+
 def test_negative_and_positive_dims_are_one() -> None:
     found = on_each(
         InProcessWorld(2), lambda g: g.all_gather(ONE, 1), lambda g: g.all_gather(ONE, -1)

@@ -15,6 +15,9 @@ def layouts() -> Iterator[Topology]:
         for attn_dp in range(1, tp + 1):
             if tp % attn_dp == 0:
                 yield Topology(tp=tp, pp=pp, attn_dp=attn_dp)
+    for tp, ep, attn_dp in itertools.product((2, 6, 8), (2, 3, 4, 8), (1, 2, 4)):
+        if tp % ep == 0 and tp % attn_dp == 0:
+            yield Topology(tp=tp, pp=2, attn_dp=attn_dp, ep=ep)
 
 
 def test_every_group_name_partitions_the_world() -> None:
@@ -39,6 +42,9 @@ def test_group_sizes_and_places() -> None:
                 "tp": sizes.tp,
                 "attn_tp": sizes.tp // sizes.attn_dp,
                 "attn_dp": sizes.attn_dp,
+                "ep": sizes.ep,
+                "moe_tp": sizes.tp // sizes.ep,
+                "moe": sizes.tp if sizes.ep == 1 else sizes.tp // sizes.attn_dp,
                 "none": 1,
             }
             place = {name: here.ranks_of(name).index(rank) for name in GROUP_NAMES}
@@ -47,6 +53,7 @@ def test_group_sizes_and_places() -> None:
             assert place["attn_dp"] == here.attn_dp_rank
             assert rank == here.pp_rank * sizes.tp + here.tp_rank
             assert here.tp_rank == here.attn_dp_rank * here.attn_tp + here.attn_tp_rank
+            assert here.tp_rank == place["ep"] * here.moe_tp + place["moe_tp"]
 
 
 def test_attention_groups_are_inside_a_stage_and_cross_in_one_rank() -> None:
@@ -105,7 +112,7 @@ def test_groups_of_one_rank_have_no_communicator_and_need_none() -> None:
         asked.append((name, ranks, index))
 
     groups = Groups.of(Topology(tp=3, rank=2), factory)
-    assert asked == [("world", (0, 1, 2), 2), ("tp", (0, 1, 2), 2), ("attn_tp", (0, 1, 2), 2)]
+    assert asked == [(name, (0, 1, 2), 2) for name in ("world", "tp", "attn_tp", "moe_tp", "moe")]
     assert groups["pp"] == Group("pp", (2,), 0) and groups["pp"].size == 1
     assert set(groups.by_name) == set(GROUP_NAMES)
     with pytest.raises(CollectiveError, match="no group 'cp' here; this rank has attn_dp"):

@@ -51,6 +51,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def poisoned(model: archzoo.Model) -> archzoo.Model:
     """The model, NaN in every slot of every rank."""
+    model.engine.clear_cache()
     for runner in model.engine.runners:
         for spec in runner.pool.layout.specs:
             kv = runner.pool.layer(spec.layer_id)

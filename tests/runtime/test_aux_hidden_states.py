@@ -15,6 +15,7 @@ from torch import Tensor
 import archzoo
 from archzoo.errors import BoundaryError
 from archzoo.layers import LogitsProcessorOutput
+from archzoo.models import states_for_draft
 from archzoo.runtime.engine import Engine
 from archzoo.runtime.runner import Wanted
 from archzoo.runtime.scheduler import Step
@@ -35,8 +36,7 @@ def one(checkpoint: tuple[Path, Any]) -> list[list[Tensor]]:
 
 
 def ask(model: archzoo.Model, indices: Sequence[int]) -> archzoo.Model:
-    for runner in model.engine.runners:
-        runner.module.set_aux_layers(indices)
+    model.set_aux_layers(indices)
     return model
 
 
@@ -128,9 +128,13 @@ def test_every_topology_gives_the_states_of_one_rank(
     topology: str,
     chunk: int | None,
 ) -> None:
-    found = states(load(checkpoint[0], **TOPOLOGIES[topology]), ASKED, chunk)
-    for got, want in zip(found, one, strict=True):
+    model = load(checkpoint[0], **TOPOLOGIES[topology])
+    found = states(model, ASKED, chunk)
+    given = model.forward(PROMPTS, chunk_size=chunk)
+    for got, told, want in zip(found, given, one, strict=True):
         close(got, want)
+        close(list(told.aux_hidden_states), got, 0)
+    close([each.logits for each in given], model.logits(PROMPTS, chunk_size=chunk), 0)
 
 
 def test_states_come_in_the_order_asked_for(checkpoint: tuple[Path, Any]) -> None:
@@ -163,9 +167,9 @@ def test_indices_that_name_nothing_are_refused_and_change_nothing(
     indices: Any,
 ) -> None:
     model = ask(load(checkpoint[0], **options), ASKED)
-    for runner in model.engine.runners:
+    for ask_it in (model, *(runner.module for runner in model.engine.runners)):
         with pytest.raises(BoundaryError, match=r"give each once|indices are 0 .* to 7"):
-            runner.module.set_aux_layers(indices)
+            ask_it.set_aux_layers(indices)
     last = model.engine.executor.result_rank()
     close(list(aux_of(model, last)), one[1])
 
@@ -178,8 +182,44 @@ def test_none_are_given_again(checkpoint: tuple[Path, Any]) -> None:
 
 def aux_of(model: archzoo.Model, rank: int) -> tuple[Tensor, ...]:
     """States of the second prompt, one token, on a rank."""
-    with model.engine.scoring([1]) as scoring:
-        step = scoring._step([PROMPTS[1]], [0], 0, 1)
+    with model.engine.scoring([PROMPTS[1]], [0]) as scoring:
+        step = scoring._step([0], 0, 1)
         output = model.engine._run([step], [Wanted()])[rank]
     assert output is not None
     return output.aux_hidden_states
+
+
+def test_a_prompt_alone_one_of_no_tokens_and_no_states(checkpoint: tuple[Path, Any]) -> None:
+    model = load(checkpoint[0], tp=2, pp=2)
+    assert model.forward(PROMPTS[0]).aux_hidden_states == ()
+    ask(model, (2, 0))
+    alone, empty = model.forward(PROMPTS[0]), model.forward([])
+    batch = model.forward([[], PROMPTS[0], []])
+    close(list(alone.aux_hidden_states), list(batch[1].aux_hidden_states))
+    for none in (empty, batch[0], batch[2]):
+        assert none.logits.shape == (0, 131)
+        assert [each.shape for each in none.aux_hidden_states] == [(0, 32)] * 2
+        assert none.aux_hidden_states[0].dtype is alone.aux_hidden_states[0].dtype
+    assert not alone.aux_hidden_states[0].is_inference()
+
+
+@pytest.mark.parametrize("of", ["model", "module"])
+@pytest.mark.parametrize("call", ["set_eagle3_layers_to_capture", "set_dflash_layers_to_capture"])
+def test_the_fields_counting(checkpoint: tuple[Path, Any], call: str, of: str) -> None:
+    """Defaults are states already, explicit ids are layers; both in layer order."""
+    model = load(checkpoint[0])
+    ask_it = getattr(model if of == "model" else model.module, call)
+    ask_it()
+    assert model.module.aux_layers == (2, 3, 4)
+    ask_it([6, 0, 3])
+    assert model.module.aux_layers == (1, 4, 7)
+    for ids in ([7], [-1], [0, 0], [True], [1.0], ["1"]):
+        with pytest.raises(BoundaryError, match="outputs of layers 0 to 6|give each once"):
+            ask_it(ids)
+    assert model.module.aux_layers == (1, 4, 7)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 4, 5, 6])
+def test_small_models_have_no_default_states(layers: int) -> None:
+    with pytest.raises(BoundaryError, match=f"a model of {layers} layers has no default states"):
+        states_for_draft(None, layers)

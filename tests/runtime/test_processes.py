@@ -54,6 +54,13 @@ def answers(folder: Path, topology: dict[str, Any]) -> dict[str, Any]:
         "drawn": [one.token_ids for one in drawn],
         "slots": model.engine.free_slots,
     }
+    draft = archzoo.load(folder / "head", target=model, tp=4, dtype="float64", kv_slots=128)
+    drafted = model.generate(prompts, 6, ignore_eos=True, draft=draft, draft_tokens=2)
+    found["drafted"] = [(one.token_ids, one.speculation) for one in drafted]
+    found["states"] = [
+        state for each in model.forward(prompts, chunk_size=3) for state in each.aux_hidden_states
+    ]
+    found["left"] = model.engine.free_slots, draft.engine.free_slots
     spoilt = archzoo.load(folder / "spoilt", dtype="float64", kv_slots=128, **topology)
     try:
         spoilt.generate([[5, SPOILT], [5, 6]], 3, ignore_eos=True)
@@ -77,7 +84,9 @@ def run_rank(folder: Path, job: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tied checkpoint of five layers, one with a NaN, one without a tensor of the last layer."""
+    """A tied checkpoint of five layers, a draft of it, one with a NaN, one that lacks a tensor."""
+    import eagle3
+
     from tiny import tiny_llama
 
     folder = tmp_path_factory.mktemp("processes")
@@ -88,6 +97,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
     tensors["model.embed_tokens.weight"][SPOILT] = torch.nan
     save_file(tensors, file, {"format": "pt"})
+    changes = {"vocab_size": 131, "num_attention_heads": 8, "num_key_value_heads": 2}
+    changes |= {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 2, 4]}}
+    head = eagle3.SIZES | changes
+    eagle3.save(folder / "head", head, eagle3.weights(head, embedding=False))
     (folder / "gap").mkdir()
     (folder / "gap/config.json").write_text((folder / "spoilt/config.json").read_text())
     del tensors["model.layers.4.mlp.up_proj.weight"]
@@ -145,7 +158,9 @@ def test_the_command_says_on_two_agents_what_one_process_says(
 
 
 def compare(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    for name in ("prefill", "chunked"):
+    assert [ids for ids, _ in expected["drafted"]] == expected["greedy"]
+    assert len(expected["states"]) == 9
+    for name in ("prefill", "chunked", "states"):
         for got, want in zip(found[name], expected[name], strict=True):
             torch.testing.assert_close(got, want, rtol=0, atol=1e-9)
     torch.testing.assert_close(found["vectors"], expected["vectors"], rtol=0, atol=1e-9)
@@ -155,7 +170,7 @@ def compare(found: dict[str, Any], expected: dict[str, Any]) -> None:
     assert [[t for t, _ in each or ()] for each in got.top_logprobs] == [
         [t for t, _ in each or ()] for each in want.top_logprobs
     ]
-    for name in ("greedy", "pieces", "slots", "after", "error"):
+    for name in ("greedy", "pieces", "slots", "after", "error", "drafted", "left"):
         assert found[name] == expected[name], name
     assert "request 0 hold NaN" in found["error"]
     assert "model.layers.4.mlp.up_proj.weight" in found["gap"], "told to every process"

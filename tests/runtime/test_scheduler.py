@@ -5,95 +5,18 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Sequence
-from hashlib import blake2b
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runtime.fake_model import VOCAB, FakeModel, alone
 
 from archzoo.errors import CapacityError, InputError
 from archzoo.forward import ForwardMode
+from archzoo.runtime.prefix_cache import PrefixCache
 from archzoo.runtime.request import Request, RequestState, SamplingParams
 from archzoo.runtime.scheduler import Scheduler, Step
 from archzoo.runtime.slots import SlotAllocator
-
-VOCAB = 97
-
-
-def next_token(tokens: Sequence[int]) -> int:
-    digest = blake2b(repr(list(tokens)).encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "little") % VOCAB
-
-
-def alone(prompt: Sequence[int], new: int, eos: frozenset[int] = frozenset()) -> list[int]:
-    """What the model says to one prompt without any batching."""
-    tokens = list(prompt)
-    while len(tokens) - len(prompt) < new:
-        tokens.append(next_token(tokens))
-        if tokens[-1] in eos:
-            break
-    return tokens[len(prompt) :]
-
-
-class FakeModel:
-    """Keeps (position, token) in slots, and a slot table, and checks each step on the way."""
-
-    def __init__(self, scheduler: Scheduler, max_requests: int, max_context: int) -> None:
-        self.scheduler = scheduler
-        self.cache: list[tuple[int, int] | None] = [None] * scheduler.slots.num_slots
-        self.table = [[-1] * max_context for _ in range(max_requests)]
-        self.steps: list[Step] = []
-
-    def check(self, step: Step) -> None:
-        total = sum(step.extend_lens)
-        assert len(step.input_ids) == len(step.new_slots) == len(step.positions) == total
-        assert 0 < total <= self.scheduler.max_batch_tokens
-        assert all(count > 0 for count in step.extend_lens)
-        assert len(set(step.request_ids)) == len(step.request_ids)
-        assert len(set(step.req_pool_indices)) == len(step.req_pool_indices)
-        running = self.scheduler.running
-        owned = [slot for request in running for slot in request.slots]
-        assert len(set(owned)) == len(owned), "a slot with two owners"
-        assert len(owned) + self.scheduler.slots.available == self.scheduler.slots.num_slots
-        assert set(step.new_slots) <= set(owned)
-        assert all(len(r.slots) == len(r.tokens) for r in running), "a slot for each token, no more"
-        assert {r.request_id for r in running} >= set(step.request_ids)
-        assert [r.request_id for r in running] == sorted(r.request_id for r in running)
-        waiting = [r.request_id for r in self.scheduler.waiting]
-        assert waiting == sorted(waiting)
-        assert not waiting or not running or running[-1].request_id < waiting[0], "overtaken"
-
-    def logits(self, step: Step) -> list[int]:
-        """Write all rows, then read each request's sequence back through the table."""
-        sampled, row = [], 0
-        for at, row_of_table in enumerate(step.req_pool_indices):
-            table = self.table[row_of_table]
-            for _ in range(step.extend_lens[at]):
-                position, slot = step.positions[row], step.new_slots[row]
-                self.cache[slot] = (position, step.input_ids[row])
-                table[position] = slot
-                row += 1
-            if step.samples[at]:
-                assert row - 1 == step.sample_rows[len(sampled)]
-                length = step.prefix_lens[at] + step.extend_lens[at]
-                cached = [self.cache[table[position]] for position in range(length)]
-                assert [entry and entry[0] for entry in cached] == list(range(length))
-                sampled.append(next_token([entry[1] for entry in cached if entry]))
-        return sampled
-
-    def step(self) -> bool:
-        step = self.scheduler.next_step()
-        if step is None:
-            return False
-        self.steps.append(step)
-        assert len(self.steps) < 10_000, "no end in sight"
-        self.check(step)
-        self.scheduler.finish_step(step, self.logits(step))
-        return True
-
-    def run(self) -> None:
-        while self.step():
-            pass
 
 
 def build(
@@ -102,8 +25,11 @@ def build(
     context: int = 64,
     chunk: int | None = None,
     rows: int = 32,
+    shared: int = 0,
 ) -> tuple[Scheduler, FakeModel]:
-    scheduler = Scheduler(SlotAllocator(slots), requests, context, chunk, rows)
+    allocator = SlotAllocator(slots)
+    cache = PrefixCache(allocator, shared)
+    scheduler = Scheduler(allocator, requests, context, chunk, rows, cache=cache)
     return scheduler, FakeModel(scheduler, requests, context)
 
 
@@ -293,7 +219,7 @@ def test_abort_while_a_step_is_under_way() -> None:
     first, second = ask(scheduler, [1, 2], 3), ask(scheduler, [3, 4], 3)
     step = scheduler.next_step()
     assert step is not None
-    assert scheduler.sampled(step) == [first, second]
+    assert scheduler.members(step) == [first, second]
     scheduler.abort(first)
     assert scheduler.finish_step(step, model.logits(step)) == []
     assert first.output_ids == []
@@ -329,12 +255,12 @@ def test_steps_out_of_turn_are_refused() -> None:
     assert step is not None
     with pytest.raises(InputError, match="under way"):
         scheduler.next_step()
-    with pytest.raises(InputError, match="2 tokens for 1 requests"):
+    with pytest.raises(InputError, match="2 tokens for 1 rows"):
         scheduler.finish_step(step, [1, 2])
     with pytest.raises(InputError, match="not the one under way"):
         scheduler.finish_step(Step(), [])
     scheduler.finish_step(step, [1])
-    for late in (scheduler.cancel_step, scheduler.sampled):
+    for late in (scheduler.cancel_step, scheduler.members):
         with pytest.raises(InputError, match="not the one under way"):
             late(step)
 
@@ -422,6 +348,7 @@ WORK = st.lists(
     chunk=st.one_of(st.none(), st.integers(1, 6)),
     spare_rows=st.integers(0, 12),
     cancel=st.integers(2, 9),
+    shared=st.sampled_from((0, 5, 24)),
 )
 def test_every_request_gets_what_it_would_get_alone(
     work: list[tuple[list[int], int, int, int | None]],
@@ -430,8 +357,10 @@ def test_every_request_gets_what_it_would_get_alone(
     chunk: int | None,
     spare_rows: int,
     cancel: int,
+    shared: int,
 ) -> None:
-    scheduler, model = build(slots, requests, 24, chunk, requests + spare_rows)
+    """With a prefix cache or without."""
+    scheduler, model = build(slots, requests, 24, chunk, requests + spare_rows, shared)
     added: list[tuple[Request, int | None]] = []
     todo = sorted(work, key=lambda entry: entry[2])
     clock = 0
@@ -455,5 +384,6 @@ def test_every_request_gets_what_it_would_get_alone(
             assert request.finish_reason == "length"
             assert request.output_ids == expected
         assert request.slots == [] and request.req_pool_index == -1
+        assert request.lease is None
     assert scheduler.slots.available == slots
-    assert scheduler.slots.alloc(slots) == list(range(slots))
+    assert sorted(scheduler.slots.alloc(slots)) == list(range(slots))

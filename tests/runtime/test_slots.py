@@ -171,3 +171,50 @@ def test_no_slot_has_two_owners_and_none_is_lost(seed: int, size: int) -> None:
     for owner in owners:
         slots.free(owner)
     assert slots.alloc(size) == list(range(size)), "one run again: nothing leaked, all merged"
+
+
+class Hoard:
+    """A reserve that can do without its slots, the last ones first."""
+
+    def __init__(self, slots: SlotAllocator, count: int) -> None:
+        self.allocator, self.slots = slots, slots.alloc(count)
+        slots.reserve = self
+
+    @property
+    def evictable(self) -> int:
+        return len(self.slots)
+
+    def evict(self, count: int) -> None:
+        gone, self.slots = self.slots[-count:], self.slots[:-count]
+        self.allocator.free(gone)
+
+
+def test_a_reserve_gives_what_is_missing_and_no_more() -> None:
+    slots = SlotAllocator(8)
+    hoard = Hoard(slots, 5)
+    assert (slots.available, slots.free_slots) == (8, 3)
+    assert slots.alloc(3) == [5, 6, 7] and hoard.evictable == 5
+    assert slots.alloc_after(7) == [4] and hoard.evictable == 4
+    with pytest.raises(CapacityError, match="5 slots asked for, 4 of 8"):
+        slots.alloc(5)
+    assert hoard.evictable == 4
+    assert slots.alloc(4) == [0, 1, 2, 3] and slots.available == 0
+
+
+def test_slots_right_behind_are_preferred_to_lower_and_longer_runs() -> None:
+    slots = SlotAllocator(20)
+    slots.alloc(20)
+    slots.free([0, 1, 2, 3, 8, 9, 15, 16, 17, 18])
+    assert slots.alloc(2, room=2, after=7) == [8, 9]
+    assert slots.alloc(3, after=9) == [0, 1, 2], "taken there: anywhere"
+
+
+def test_slots_given_back_may_stay_open_for_their_owner() -> None:
+    slots = SlotAllocator(12)
+    mine = slots.alloc(6, room=4)
+    slots.free(mine[3:], room=7)
+    assert slots.available == 9
+    assert slots.alloc(2) == [10, 11], "others come last"
+    assert slots.alloc_after(mine[2], 3) == [3, 4, 5]
+    slots.free([3, 4, 5], room=0)
+    assert slots.alloc(2) == [3, 4]

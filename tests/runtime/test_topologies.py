@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -16,7 +16,9 @@ from torch import Tensor
 import archzoo
 from archzoo.layers import LogitsProcessorOutput
 from archzoo.runtime import engine as engine_module
+from archzoo.runtime.choosing import Choice
 from archzoo.runtime.request import Request
+from archzoo.runtime.scheduler import Step
 from tiny import reference_logits
 
 SWEEP = sweep()
@@ -44,16 +46,24 @@ class Answers:
 def sampled_logits() -> Iterator[dict[int, list[Tensor]]]:
     """Rows that tokens were chosen from, by request, in the order in which requests came."""
     seen: dict[int, list[Tensor]] = {}
-    plain = engine_module._choose
+    owners: dict[int, list[int]] = {}
+    choices_of, choose = engine_module.choices_of, engine_module.choose
 
-    def watched(output: LogitsProcessorOutput, requests: Sequence[Request]) -> list[int]:
+    def asked(requests: list[Request], step: Step) -> list[Choice]:
+        choices = choices_of(requests, step)
+        pairs = zip(requests, step.samples, strict=True)
+        owners[id(choices)] = [each.request_id for each, count in pairs for _ in range(count)]
+        return choices
+
+    def watched(output: LogitsProcessorOutput, choices: list[Choice]) -> list[int]:
         assert output.next_token_logits is not None
-        for request, row in zip(requests, output.next_token_logits, strict=True):
-            seen.setdefault(request.request_id, []).append(row.clone())
-        return plain(output, requests)
+        for request, row in zip(owners[id(choices)], output.next_token_logits, strict=True):
+            seen.setdefault(request, []).append(row.clone())
+        return choose(output, choices)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_module, "_choose", watched)
+        patch.setattr(engine_module, "choices_of", asked)
+        patch.setattr(engine_module, "choose", watched)
         yield seen
 
 

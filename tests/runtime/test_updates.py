@@ -121,6 +121,7 @@ def test_packed_weights_are_packed_again(folder: Path, dtype: str) -> None:
     model = archzoo.load(folder / "a0", dtype=dtype, kv_slots=64)
     layers = model.module.model.layers
     method, other = layers[1].mlp.down_proj.quant_method, layers[0].mlp.down_proj.quant_method
+    before = model.logits(IDS)
     packed, untouched = method.packed, other.packed
     assert packed is not None, "this CPU packs nothing; the test needs one that does"
     name = "model.layers.1.mlp.down_proj.weight"
@@ -128,7 +129,9 @@ def test_packed_weights_are_packed_again(folder: Path, dtype: str) -> None:
     report = model.update_weights({name: new})
     assert report.parameters == (name,) and report.tensors == (name,)
     assert report.rederived == ("model.layers.1.mlp.down_proj",)
-    assert method.packed is not packed and other.packed is untouched
+    assert method.packed is None and other.packed is untouched
+    assert not torch.equal(model.logits(IDS), before)
+    assert method.packed is not None and other.packed is untouched
     assert layers[1].mlp.down_proj.weight.is_meta
     expected = {k: v.to(model.module.dtype) for k, v in tensors(folder / "a0").items()}
     same(exported(model), expected | {name: new})

@@ -48,6 +48,11 @@ SHAPES: dict[str, dict[str, Any]] = {
         "hidden_size": 3072, "intermediate_size": 8192, "num_attention_heads": 32,
         "num_key_value_heads": 32, "tie_word_embeddings": False, "sliding_window": None,
     },
+    "Qwen3-4B": {
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 151936,
+        "hidden_size": 2560, "intermediate_size": 9728, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": True,
+    },
 }  # fmt: skip
 Infos = dict[str, TensorInfo]
 
@@ -74,7 +79,7 @@ def checkpoint(kind: str) -> Infos:
     """What the model's checkpoint states, split (or, for Phi-3, fused) as its authors saved it."""
     c = {**BASE, **SHAPES[kind]}
     hidden, ffn, heads = c["hidden_size"], c["intermediate_size"], c["num_attention_heads"]
-    head = hidden // heads
+    head = c.get("head_dim", hidden // heads)
     q, kv = heads * head, c["num_key_value_heads"] * head
     split = {"self_attn.q_proj": (q, hidden), "self_attn.k_proj": (kv, hidden),
              "self_attn.v_proj": (kv, hidden), "mlp.gate_proj": (ffn, hidden),
@@ -84,6 +89,8 @@ def checkpoint(kind: str) -> Infos:
         "self_attn.o_proj": (hidden, q), "mlp.down_proj": (hidden, ffn),
         "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,),
     }  # fmt: skip
+    if kind.startswith("Qwen3"):
+        layer |= {"self_attn.q_norm": (head,), "self_attn.k_norm": (head,)}
     shapes = {
         "model.embed_tokens.weight": (c["vocab_size"], hidden),
         "model.norm.weight": (hidden,),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from archzoo.config import LLAMA_LIKE, window_everywhere
-from archzoo.config.values import Where, flag, refuse, show
+from archzoo.config.values import Where, flag, integer, refuse, show
 
 LLAMA = LLAMA_LIKE
 """``transformers.LlamaConfig``."""
@@ -76,3 +78,35 @@ IQUESTCODER = LLAMA_LIKE.extend(
     extra={"clip_qkv": _not_served, "use_sliding_window": _switched_off},
 )
 """``transformers.IQuestCoderConfig``, which refuses the same two options."""
+
+
+def _captured_layers(value: object, where: Where) -> tuple[int, ...] | None:
+    """The block's own layer ids; None where it leaves them to the target."""
+    if not isinstance(value, Mapping):
+        refuse(where, f"{show(value)} is not an object")
+    within = Where(f"{where.field}.use_aux_hidden_state", where.file)
+    if not flag(value.get("use_aux_hidden_state", True), within):
+        refuse(
+            within, "false: a head that reads the last hidden state alone is not an EAGLE-3 head"
+        )
+    ids = value.get("eagle_aux_hidden_state_layer_ids")
+    if ids is None:
+        return None
+    within = Where(f"{where.field}.eagle_aux_hidden_state_layer_ids", where.file)
+    if not isinstance(ids, list) or len(ids) != EAGLE3_STATES:
+        refuse(within, f"{show(ids)} is not a list of {EAGLE3_STATES} layer ids")
+    return tuple(integer(each, within, low=0) for each in ids)
+
+
+EAGLE3_STATES = 3
+"""Hidden states of the target that an EAGLE-3 head fuses."""
+
+EAGLE3 = LLAMA.extend(
+    "eagle3",
+    extra={
+        "draft_vocab_size": integer,
+        "target_hidden_size": integer,
+        "eagle_config": _captured_layers,
+    },
+)
+"""EAGLE-3 heads: a Llama layer's fields, and how the head fits its target."""

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from archzoo.config import ModelConfig
 from archzoo.errors import ConfigError
-from archzoo.layers import BuildContext, ReplicatedLinear
-from archzoo.models import SequenceClassifier
+from archzoo.layers import BuildContext
+from archzoo.models import LinearStack, SequenceClassifier
 
 from .adapters import LLAMA
 from .model import LlamaDecoderLayer
@@ -35,23 +35,15 @@ class AttributeWeights(nn.Module):
     def __init__(
         self, hidden_size: int, attributes: int, *, ctx: BuildContext, prefix: str
     ) -> None:
-        """Three layers, numbered as the checkpoint numbers them: activations count."""
+        """Three layers with SELU between them."""
         super().__init__()
-        widths = {"0": hidden_size, "2": hidden_size, "4": attributes}
-        self.fc = nn.ModuleDict(
-            {
-                at: ReplicatedLinear(hidden_size, width, ctx=ctx, prefix=f"{prefix}.fc.{at}")
-                for at, width in widths.items()
-            }
-        )
+        widths = (hidden_size, hidden_size, hidden_size, attributes)
+        self.fc = LinearStack(widths, F.selu, ctx=ctx, prefix=f"{prefix}.fc")
 
     def forward(self, rows: Tensor) -> Tensor:
-        """SELU after all layers but the last."""
-        *inner, last = self.fc.values()
-        for layer in inner:
-            rows = F.selu(layer(rows)[0])
+        """(P, D) to (P, A)."""
         out: Tensor
-        out, _ = last(rows)
+        out, _ = self.fc(rows)
         return out
 
 

@@ -9,81 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from torch import Tensor, nn
-
-from archzoo.config import ConfigAdapter, ModelConfig
-from archzoo.forward import ForwardBatch
-from archzoo.layers import (
-    BuildContext,
-    QKVParallelLinear,
-    RadixAttention,
-    RotaryRows,
-    RowParallelLinear,
-    get_rope,
-)
-from archzoo.models import CausalLM, DecoderLayer, EmbeddingModel
-from archzoo.weights import NameRules
+from archzoo.config import ConfigAdapter
+from archzoo.models import CausalLM, DecoderLayer, EmbeddingModel, GroupedQueryAttention
+from archzoo.weights import GGUF_NAMES, NameRules
 
 from .adapters import INTERNLM3, IQUESTCODER, LLAMA, MISTRAL, PHI3
-from .names import BACKBONE, GGUF
 
 
-class LlamaAttention(nn.Module):
-    """Grouped-query attention with rotary positions.
-
-    Shapes:
-        hidden_states: (T, D); returns (T, D), partial over ``attn_tp``.
-    """
-
-    parallel_group: ClassVar[str] = "attn_tp"
-    reduce_results: ClassVar[bool] = False
-    """Whether it completes its own sum; only where no stage boundary does."""
-
-    def __init__(
-        self, config: ModelConfig, layer_id: int, *, ctx: BuildContext, prefix: str
-    ) -> None:
-        """Build the attention of global layer ``layer_id``."""
-        super().__init__()
-        self.qkv_proj = QKVParallelLinear(
-            config.hidden_size,
-            config.head_dim,
-            config.num_attention_heads,
-            config.num_key_value_heads,
-            bias=config.attention_bias,
-            parallel_group=self.parallel_group,
-            ctx=ctx,
-            prefix=f"{prefix}.qkv_proj",
-        )
-        self.rotary_emb = get_rope(config.rope_for(layer_id), dtype=ctx.dtype, device=ctx.device)
-        self.attn = RadixAttention.of(
-            self.qkv_proj.heads,
-            config.head_dim,
-            layer_id,
-            sliding_window=config.window(layer_id),
-            logit_cap=config.attn_logit_softcap,
-            prefix=f"{prefix}.attn",
-        )
-        self.o_proj = RowParallelLinear(
-            config.num_attention_heads * config.head_dim,
-            config.hidden_size,
-            bias=config.o_proj_bias,
-            reduce_results=self.reduce_results,
-            parallel_group=self.parallel_group,
-            ctx=ctx,
-            prefix=f"{prefix}.o_proj",
-            input_name="num_attention_heads * head_dim",
-        )
-
-    def forward(
-        self, positions: Tensor | RotaryRows, hidden_states: Tensor, batch: ForwardBatch
-    ) -> Tensor:
-        """Project, rotate, attend, project back."""
-        qkv, _ = self.qkv_proj(hidden_states)
-        q, k, v = qkv.split(self.qkv_proj.local_sizes, dim=-1)
-        q, k = self.rotary_emb(positions, q, k)
-        out: Tensor
-        out, _ = self.o_proj(self.attn(q, k, v, batch))
-        return out
+class LlamaAttention(GroupedQueryAttention):
+    """Grouped-query attention with rotary positions and nothing else."""
 
 
 class LlamaDecoderLayer(DecoderLayer):
@@ -97,7 +31,7 @@ class LlamaForCausalLM(CausalLM):
 
     layer = LlamaDecoderLayer
     adapter: ClassVar[ConfigAdapter] = LLAMA
-    name_rules: ClassVar[Mapping[str, NameRules]] = {"gguf": GGUF}
+    name_rules: ClassVar[Mapping[str, NameRules]] = {"gguf": GGUF_NAMES}
 
 
 class LlamaModel(EmbeddingModel):
@@ -105,7 +39,7 @@ class LlamaModel(EmbeddingModel):
 
     layer = LlamaDecoderLayer
     adapter = LLAMA
-    name_rules = {"hf": BACKBONE, "gguf": GGUF}
+    name_rules = {"gguf": GGUF_NAMES}
 
 
 class MistralForCausalLM(LlamaForCausalLM):

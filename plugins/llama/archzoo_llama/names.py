@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from archzoo.weights import (
-    GGUF_LLAMA_RENAMES,
-    GGUF_LLAMA_SKIPS,
-    NameRules,
-    Rename,
-    Skip,
-)
+from dataclasses import replace
 
-GGUF = NameRules(
-    renames=tuple(Rename(pattern, name) for pattern, name in GGUF_LLAMA_RENAMES),
-    skips=tuple(Skip(rule, pattern, why) for rule, pattern, why in GGUF_LLAMA_SKIPS),
-)
-"""llama.cpp's names; q, k, v and gate, up are stacked by the skeleton's rules afterwards."""
+from archzoo.weights import STANDARD_NESTING, NameRules, Rename
 
-BACKBONE = NameRules(
-    skips=(Skip("head of a backbone", "lm_head.*", "an embedding model has no head"),),
+EAGLE3_HEAD = NameRules(
+    renames=(
+        Rename("model.midlayer.**", "model.layers.0.**"),
+        Rename("d2t", "logits_processor.d2t"),
+        Rename("t2d", "logits_processor.t2d"),
+    ),
+    nesting=replace(
+        STANDARD_NESTING,
+        inside=("embed_tokens", "midlayer", "norm"),
+        beside=("lm_head", "fc", "d2t", "t2d"),
+    ),
 )
-"""A backbone has no head, whatever else was saved beside it."""
+"""An EAGLE-3 head calls its only layer ``midlayer`` and stores everything at the top."""

@@ -28,7 +28,7 @@ MUTANTS = (
         "chunk-samples-too-early",
         "every chunk of a prompt gives a token",
         "core/runtime/scheduler.py",
-        {"step.samples.append(stop == len(tokens))": "step.samples.append(True)"},
+        {"1 + len(proposal) if stop == len(tokens) else 0": "1 + len(proposal)"},
         (f"{SCHEDULER}::test_a_long_prompt_comes_in_chunks_and_samples_once",),
     ),
     Mutant(
@@ -36,8 +36,8 @@ MUTANTS = (
         "the first row of a request sampled instead of its last",
         "core/runtime/scheduler.py",
         {
-            "[end - 1 for end, wanted in zip(ends, self.samples": (
-                "[end - size for size, end, wanted in zip(self.extend_lens, ends, self.samples"
+            "[row for end, count in last for row in range(end - count, end)]": (
+                "[end - size for (end, count), size in zip(last, self.extend_lens) if count]"
             )
         },
         (f"{SCHEDULER}::test_requests_join_and_leave_between_steps",),
@@ -47,8 +47,9 @@ MUTANTS = (
         "a request that lost its slots goes on as if they held its tokens",
         "core/runtime/scheduler.py",
         {
-            "request.state, request.computed = RequestState.WAITING, 0": (
-                "request.state = RequestState.WAITING"
+            "request.lease, request.computed, request.borrowed = lease, found, found": (
+                "request.lease, request.borrowed = lease, found\n"
+                "        request.computed = max(found, len(tokens) - 1) if request.num_output else found"
             )
         },
         (f"{SCHEDULER}::test_the_youngest_is_preempted_and_its_output_stays_equal",),
@@ -56,8 +57,8 @@ MUTANTS = (
     Mutant(
         "slots-leaked",
         "a finished request keeps its slots",
-        "core/runtime/scheduler.py",
-        {"self.slots.free(request.slots)": "self.slots.free([])"},
+        "core/runtime/prefix_cache.py",
+        {"self._slots.free([slot for slot in slots if slot not in held])": "self._slots.free([])"},
         (f"{SCHEDULER}::test_one_request", f"{SCHEDULER}::test_abort_in_every_state"),
     ),
     Mutant(
@@ -65,8 +66,9 @@ MUTANTS = (
         "a decode slot free for others while its request still uses it",
         "core/runtime/scheduler.py",
         {
-            "alloc_after(request.slots[-1])\n": (
-                "alloc_after(request.slots[-1])\n        self.slots.free(request.slots[-1:])\n"
+            "alloc_after(request.slots[-1], missing)\n": (
+                "alloc_after(request.slots[-1], missing)\n"
+                "            self.slots.free(request.slots[-1:])\n"
             )
         },
         (f"{SCHEDULER}::test_one_request",),
@@ -75,21 +77,21 @@ MUTANTS = (
         "admission-takes-the-last-slot",
         "a new request takes the slot a running one needs next",
         "core/runtime/scheduler.py",
-        {"if spare < len(self._running) or": "if spare < 0 or"},
+        {"self.slots.available - fresh < len(self._running)": "self.slots.available < fresh"},
         (f"{SCHEDULER}::test_admission_leaves_running_requests_their_next_slot",),
     ),
     Mutant(
         "scoring-forgets-the-prefix",
         "later chunks of a scored prompt do not see the earlier ones",
-        "core/runtime/engine.py",
-        {"step.prefix_lens.append(start)": "step.prefix_lens.append(0)"},
+        "core/runtime/scoring_pass.py",
+        {"step.prefix_lens.append(rows.start)": "step.prefix_lens.append(0)"},
         (f"{LLAMA}::test_chunks_and_batches_equal_the_whole[grouped]",),
     ),
     Mutant(
         "scoring-knows-the-chunk-only",
         "length-dependent rope of a scored prompt sees the chunks so far",
-        "core/runtime/engine.py",
-        {"[len(prompts[at])] * len(part)": "[start + len(part)] * len(part)"},
+        "core/runtime/scoring_pass.py",
+        {"[length] * len(rows)": "[rows.stop] * len(rows)"},
         (f"{LLAMA}::test_chunks_and_batches_equal_the_whole[longrope]",),
     ),
     Mutant(

@@ -33,7 +33,7 @@ MUTANTS = (
         "values-unchecked",
         "check_values reaches nothing",
         "core/weights/execution.py",
-        {"if check is not None:": "if check is None:"},
+        {"            check.enter(part, copied.sight)\n": "            pass\n"},
         (f"{VALUES}::test_every_bad_tensor_is_in_the_report",),
     ),
     Mutant(

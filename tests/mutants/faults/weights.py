@@ -9,6 +9,7 @@ REMAP = "tests/weights/test_remap.py"
 SOURCES = "tests/weights/test_sources.py"
 GGUF = "tests/weights/test_gguf.py"
 NESTING = "tests/weights/test_nesting.py"
+READING = "tests/weights/test_reading.py"
 MUTATED = "tests/weights/test_mutated_checkpoints.py"
 
 MUTANTS = (
@@ -214,9 +215,53 @@ MUTANTS = (
     Mutant(
         "last-of-two-names-wins",
         "a header states a tensor twice and the second silently counts",
-        "core/weights/safetensors_source.py",
-        {"        refuse_doubled_names(path)\n": ""},
+        "core/weights/safetensors_header.py",
+        {"object_pairs_hook=once": "object_pairs_hook=dict"},
         ("tests/weights/test_hostile_sources.py::test_headers_that_lie_are_refused[a name twice]",),
+    ),
+    Mutant(
+        "the-rest-of-a-column-slice",
+        "a rank's columns are read as one run of the file",
+        "core/weights/safetensors_file.py",
+        {"if last - first == out.nbytes:": "if last - first >= out.nbytes:"},
+        (f"{READING}::test_every_kind_of_slice_is_read_into_memory",),
+    ),
+    Mutant(
+        "last-rows-of-a-part",
+        "parts leave out the rows that do not fill one",
+        "core/weights/parts.py",
+        {
+            "for start in range(first, last, rows):": "for start in range(first, last - rows + 1, rows):"
+        },
+        (f"{READING}::test_parts_cover_a_piece_in_order[box0-24]",),
+    ),
+    Mutant(
+        "replaced-file-read",
+        "bytes of another save are loaded by the offsets of the first",
+        "core/weights/safetensors_file.py",
+        {"if (now.st_size, now.st_mtime_ns) != (was.st_size, was.st_mtime_ns):": "if not was:"},
+        (f"{READING}::test_a_file_that_changes_after_its_header_was_read_is_refused",),
+    ),
+    Mutant(
+        "pages-stay",
+        "a loaded file stays resident beside the weights",
+        "core/weights/mapping.py",
+        {"if size and hasattr(": "if not size and hasattr("},
+        (f"{READING}::test_no_page_of_a_file_stays",),
+    ),
+    Mutant(
+        "others-read-on",
+        "an error in one file is reported when all others have been read",
+        "core/weights/workers.py",
+        {"            self._stopped = True\n": "            pass\n"},
+        (f"{READING}::test_a_file_that_fails_is_named_and_the_others_stop",),
+    ),
+    Mutant(
+        "one-dead-part-is-a-dead-matrix",
+        "a block of rows that are not used refuses a checkpoint",
+        "core/weights/values.py",
+        {"        if slice_.left and sight.problem is None:\n            return\n": ""},
+        (f"{READING}::test_values_are_judged_over_all_parts",),
     ),
     Mutant(
         "parts-in-any-order",

@@ -1,0 +1,95 @@
+"""A program that never calls shutdown leaves its gloo groups while Python still runs.
+
+Run as a script, this file is one of two ranks. Rank 0 ends with a collective under way, the longest
+that the tail of a collective can be; its peer joins a moment later.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from archzoo.parallel import Groups, Topology
+from archzoo.parallel.distributed import distributed_factory
+from archzoo.parallel.launch import init_from_torchrun
+
+
+def gloo_threads() -> list[str]:
+    names = (Path(task, "comm").read_text().strip() for task in Path("/proc/self/task").iterdir())
+    return [name for name in names if "gloo" in name]
+
+
+def last_look(folder: Path, rank: str) -> None:
+    """What is left when everything that is done at exit is done."""
+    look = {"left": not dist.is_initialized(), "threads": gloo_threads()}
+    (folder / f"{rank}.json").write_text(json.dumps(look))
+
+
+def run_rank(folder: Path) -> None:
+    torch.set_num_threads(1)
+    atexit.register(last_look, folder, os.environ["RANK"])  # the first is called last
+    topology = init_from_torchrun(Topology(tp=2))
+    tp = Groups.of(topology, distributed_factory(topology))["tp"]
+    tp.all_reduce(torch.ones(4))
+    assert len(gloo_threads()) > 2, "nothing would be proved"
+    if topology.rank == 0:
+        dist.all_reduce(torch.ones(4), async_op=True)
+        return
+    time.sleep(0.5)
+    dist.all_reduce(torch.ones(4))
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[int, str, dict[str, Any]]]:
+    """Exit code, output and last look of each rank."""
+    folder = tmp_path_factory.mktemp("leaving")
+    # documented by torch, yet not marked as exported
+    store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False
+    )
+    common = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "WORLD_SIZE": "2",
+        "OMP_NUM_THREADS": "1",
+    }
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, __file__, str(folder)],
+            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    outputs = [process.communicate(timeout=120)[0] for process in ranks]
+    looks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+    return {
+        rank: (process.returncode, output, look)
+        for rank, (process, output, look) in enumerate(zip(ranks, outputs, looks, strict=True))
+    }
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_no_worker_thread_outlives_the_interpreter(ends: Any, rank: int) -> None:
+    assert ends[rank][2] == {"left": True, "threads": []}
+
+
+def test_a_collective_under_way_does_not_abort_the_process(ends: Any) -> None:
+    assert [ends[rank][0] for rank in (0, 1)] == [0, 0], ends
+
+
+if __name__ == "__main__":
+    run_rank(Path(sys.argv[1]))
