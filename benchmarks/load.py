@@ -4,8 +4,9 @@
 
 A checkpoint in the shape of TinyLlama 1.1B, of five shards, is written once and removed afterwards
 (or kept in a folder that is given). Each contender loads it in a fresh process, twice; rounds are
-interleaved, and each begins with another contender. ``import archzoo`` and ``import transformers``
-come before time is counted; what they import only when asked to load is part of the first call.
+interleaved, and each begins with another contender. ``from archzoo import load`` and ``from transformers
+import AutoModelForCausalLM`` come before time is counted; what they import only when asked to load
+is part of the first call.
 
     copy        the floor: each tensor copied from its mapping into memory of the merged parameters
     archzoo     archzoo.load
@@ -178,17 +179,17 @@ def into(merged: dict[str, torch.Tensor], name: str) -> torch.Tensor:
 
 def archzoo(folder: Path, **options: Any) -> Callable[[], Any]:
     """The load call as a user makes it."""
-    import archzoo as package
+    from archzoo import load
 
-    return lambda: package.load(folder, **options)
+    return lambda: load(folder, **options)
 
 
 def transformers(folder: Path) -> Callable[[], Any]:
     """Mapped, then every page of every parameter touched."""
-    import transformers as package
+    from transformers import AutoModelForCausalLM
 
     def load() -> Any:
-        model = package.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
         for parameter in model.parameters():
             parameter.data.view(-1).view(torch.uint8)[::4096].sum()
         return model
