@@ -1,12 +1,21 @@
-"""Fixtures for whoever needs an installed plugin."""
+"""Fixtures for whoever needs an installed plugin, and what every test may rely on."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from registry.sites import Site
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C interrupts, though a shell lets what it starts in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
