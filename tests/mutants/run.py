@@ -38,7 +38,7 @@ from mutants.faults import (
     weights,
 )
 from mutants.mutant import Mutant
-from mutants.trial import ROOT, copy_tree, run_tests, short, try_mutant
+from mutants.trial import ROOT, WHOLE_TIME_LIMIT, copy_tree, run_tests, short, try_mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     *parallel.MUTANTS,
@@ -73,7 +73,7 @@ def chosen(words: list[str]) -> list[Mutant]:
 def unmutated_fails(pristine: Path, mutants: list[Mutant]) -> list[str]:
     """What is wrong with the named tests before any fault is planted."""
     nodes = list(dict.fromkeys(node for mutant in mutants for node in mutant.killers))
-    record = run_tests(pristine, nodes, keep_bytecode=True)
+    record = run_tests(pristine, nodes, keep_bytecode=True, limit=WHOLE_TIME_LIMIT)
     if record.problem:
         return [record.problem]
     absent = [f"{node}: no such test" for node in nodes if not record.of(node)]

@@ -23,6 +23,8 @@ PARTS = ("core", "src", "plugins", "tests", "pyproject.toml")
 PRELOADED = ("torch", "transformers.models.llama.modeling_llama")
 TIME_LIMIT = 240
 """Seconds for the tests of one mutant; a mutant that hangs has not been killed by an assertion."""
+WHOLE_TIME_LIMIT = 1200
+"""Seconds for the tests of all of them together."""
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(list(PRELOADED))
@@ -72,16 +74,18 @@ def copy_tree(source: Path, target: Path) -> Path:
     return target
 
 
-def run_tests(tree: Path, nodes: Iterable[str], *, keep_bytecode: bool = False) -> Record:
-    """Run tests of a copied tree against that copy, in a new process."""
+def run_tests(
+    tree: Path, nodes: Iterable[str], *, keep_bytecode: bool = False, limit: int = TIME_LIMIT
+) -> Record:
+    """Run tests of a copied tree against that copy, in a new process that has so many seconds."""
     ours, theirs = _processes.Pipe(duplex=False)
     process = _processes.Process(target=_child, args=(theirs, tree, list(nodes), keep_bytecode))
     process.start()
     theirs.close()
-    if not ours.poll(TIME_LIMIT):
+    if not ours.poll(limit):
         process.kill()
         process.join()
-        return Record(problem=f"not done after {TIME_LIMIT} s")
+        return Record(problem=f"not done after {limit} s")
     try:
         record: Record = ours.recv()
     except EOFError:
