@@ -91,7 +91,9 @@ class UnknownArchitectureError(RegistryError, LookupError):
     def __str__(self) -> str:
         """The names asked for, near ones, every refused candidate, the way out."""
         if not self.architectures:
-            head = "the checkpoint names no architecture"
+            head = (
+                "the checkpoint names no architecture; its config.json must state 'architectures'"
+            )
         else:
             head = f"no installed plugin serves {' or '.join(map(repr, self.architectures))}"
         lines = [head]

@@ -1,4 +1,4 @@
-"""Jobs of several processes, started as on several hosts: one torchrun agent for each."""
+"""Jobs of several processes: ranks alone, and torchrun agents as on several hosts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,61 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import torch.distributed as dist
+
 
 class Ended(NamedTuple):
-    """How one agent ended."""
+    """How one process ended."""
 
     code: int
     output: str
+
+
+def run_ranks(script: str, folder: Path, world: int, timeout: float = 120) -> list[Ended]:
+    """Run ``script folder`` as every rank of one host, and wait for all of them.
+
+    The processes get torchrun's environment; like torchrun, this one holds the store, on a port
+    that is free for certain.
+
+    Args:
+        script: a file that may import what tests import.
+        folder: its argument.
+        world: how many ranks.
+        timeout: seconds until a rank counts as hanging, which fails the test.
+    """
+    # documented by torch, yet not marked as exported
+    store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False
+    )
+    common = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "WORLD_SIZE": str(world),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *_search_path()]),
+    }
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, script, str(folder)],
+            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    try:
+        outputs = [process.communicate(timeout=timeout)[0] for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+    return [Ended(process.returncode, out) for process, out in zip(ranks, outputs, strict=True)]
+
+
+def _search_path() -> list[str]:
+    stated = os.environ.get("PYTHONPATH")
+    return [stated] if stated else []
 
 
 def run_agents(

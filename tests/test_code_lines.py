@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -47,3 +48,13 @@ def test_qwen2_and_qwen3_are_at_most_150_lines(counter: ModuleType) -> None:
     found = dict(counter.counts([folder / f"{name}.py" for name in DENSE]))
     assert len(found) == len(DENSE)
     assert sum(found.values()) <= 150
+
+
+def test_the_readme_says_how_many_lines_a_plugin_has(counter: ModuleType) -> None:
+    row = re.compile(r"^\| \[`(plugins/\w+)`\]\(.*\| (\d+)[^|]*\|$", re.MULTILINE)
+    said = dict(row.findall((ROOT / "README.md").read_text()))
+    packages = {f"plugins/{each.parent.name}": each for each in ROOT.glob("plugins/*/archzoo_*")}
+    assert said.keys() == packages.keys()
+    for plugin, package in packages.items():
+        counted = sum(count for _, count in counter.counts([package]))
+        assert abs(int(said[plugin]) - counted) <= counted // 10, f"{plugin}: {counted}"

@@ -5,46 +5,55 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from dataclasses import fields
 from importlib import import_module
+from typing import Any
 
 import pytest
 
 import archzoo
+from archzoo.runtime.generation import GenerateOptions, GenerateResult, StreamChunk
+from archzoo.runtime.prefix_cache import CacheStats
+from archzoo.runtime.speculative.state import SpeculationReport
+from archzoo.survey import PreflightReport, RankReport
+from archzoo.weights import WeightReport
 
 PACKAGES = {
     "archzoo": {"BuildContext", "Model", "ModelConfig", "Topology", "build", "load"}
     | {"load_weights", "preflight", "resolve", "__version__"},
     "archzoo.attention": {"AttentionBackend", "AttentionSpec", "AttentionType", "make_backend"}
     | {"LayerKV", "TorchAttention", "reference_attention"},
-    "archzoo.boundary": {"AddNorm", "ResidualStream", "StageBoundary"},
+    "archzoo.boundary": {"AddNorm", "Branch", "ResidualStream", "StageBoundary", "StageFacts"}
+    | {f"declare_{kind}" for kind in ("attn", "ffn", "head", "moe", "own", "parallel")},
     "archzoo.config": {"ConfigAdapter", "ConfigLedger", "LLAMA_LIKE", "ModelConfig", "RopeConfig"}
-    | {"read_config"},
+    | {"MoEConfig", "no_window", "read_config", "window_everywhere", "window_if_switched_on"},
+    "archzoo.errors": {"ArchzooError", "BackendUnavailableError", "BoundaryError", "CapacityError"}
+    | {"CheckpointFileError", "CollectiveError", "ConfigError", "CoverageError", "InputError"}
+    | {"DisabledArchitectureError", "DuplicateArchitectureError", "LogitsError"}
+    | {"MissingDependency"}
+    | {"PluginLoadError", "QuantizationError", "RegistryError", "ShapeError", "SpoiltWeightsError"}
+    | {"TopologyError", "UnknownArchitectureError", "WeightError", "WeightShapeError"},
     "archzoo.forward": {"ForwardBatch", "ForwardMode", "KVCacheLayout", "KVPool", "OutputRows"}
     | {"AttentionSpec", "LogprobRequest", "PoolingRequest", "RequestRows", "TokenRows"},
     "archzoo.layers": {"BuildContext", "ColumnParallelLinear", "LogitsProcessor", "Pooler"}
     | {"LogitsProcessorOutput", "MergedColumnParallelLinear", "ParallelLMHead", "RMSNorm"}
     | {"QKVParallelLinear", "RadixAttention", "ReplicatedLinear", "RowParallelLinear"}
-    | {"SiluAndMul", "VocabParallelEmbedding", "get_rope", "PoolingType", "RotaryEmbedding"},
+    | {"SiluAndMul", "VocabParallelEmbedding", "get_rope", "PoolingType", "RotaryEmbedding"}
+    | {"RotaryRows"},
     "archzoo.models": {"CausalLM", "DecoderLayer", "DecoderModel", "GatedMLP"}
     | {"GroupedQueryAttention", "LinearStack", "Reranking"}
     | {"DecoderBase", "EmbeddingModel", "PPProxyTensors", "SequenceClassifier"}
-    | {"DraftModel", "states_for_draft"},
+    | {"DraftModel", "SparseMLP", "states_for_draft"},
     "archzoo.parallel": {"Communicator", "Group", "Groups", "HeadLayout", "ShardSpec", "Topology"}
     | {"LinearPartition", "ParameterFactory", "ShardedParameter", "Dim", "IN", "OUT"}
-    | {"Elsewhere", "PipelineStage", "split_layers"},
+    | {"Elsewhere", "ExpertLayout", "ExpertPartition", "PipelineStage", "split_layers"},
     "archzoo.quantization": {"QuantConfig", "QuantMethod", "QuantTarget", "quant_config"},
     "archzoo.registry": {"Catalog", "Provider", "catalog", "resolve"},
     "archzoo.survey": {"Explanation", "PreflightReport", "RankFault", "RankReport", "preflight"},
     "archzoo.weights": {"AutoWeightsLoader", "NameMap", "NameRules", "RemapRegistry", "Rename"}
     | {"STANDARD_GATE_UP_MAPPING", "STANDARD_QKV_MAPPING", "STANDARD_SKIPS", "Skip"}
-    | {
-        "WeightReport",
-        "WeightSource",
-        "open_source",
-        "UpdateReport",
-        "WeightState",
-        "open_headers",
-    },
+    | {"GGUF_NAMES", "Nesting", "STANDARD_EXPERT_MAPPING", "STANDARD_NESTING", "UpdateReport"}
+    | {"WeightReport", "WeightSource", "WeightState", "open_headers", "open_source"},
 }
 
 SIGNATURES = {
@@ -75,13 +84,44 @@ METHODS = {
 }
 
 KEYWORDS = {
-    "load": {"check_values", "progress", "target"},
+    "load": {"check_values", "costs", "dp_lm_head", "kv_slots", "max_requests", "offline", "plan"}
+    | {"pp_layers", "pp_micro_batches", "prefill_chunk", "prefix_cache", "progress", "target"},
     "load_weights": {"check_values"},
 }
 """Additions, by name only."""
 
-METHOD_KEYWORDS = {"generate": {"draft", "draft_tokens"}}
+METHOD_KEYWORDS = {
+    "classify": {"chunk_size", "label_tokens"},
+    "embed": {"chunk_size"},
+    "forward": {"chunk_size"},
+    "generate": {"draft", "draft_tokens", "stream"},
+    "logprobs": {"chunk_size"},
+    "rerank": {"chunk_size", "instruction", "labels"},
+    "update_weights": {"allow_partial_stacks", "check_values"},
+}
 """The same of Model."""
+
+OPTIONS = {"ignore_eos", "seed", "stop", "stop_token_ids", "temperature", "top_k", "top_p"}
+"""Of generate, beside its own parameters."""
+
+FIELDS = {
+    GenerateResult: {"cached_tokens", "finish_reason", "prompt_token_ids", "speculation", "text"}
+    | {"token_ids"},
+    StreamChunk: {"finish_reason", "index", "speculation", "text", "token_ids"},
+    SpeculationReport: {"accepted", "draft_forwards", "proposed", "target_forwards"},
+    PreflightReport: {"converted", "derived", "found", "memory", "ranks", "skipped", "tensors"}
+    | {"tied"},
+    RankReport: {"fills", "heads", "layers", "memory", "rank", "read_bytes"},
+}
+"""What results hold."""
+
+PROPERTIES = {
+    archzoo.Model: {"cache_stats", "tokenizer"},
+    CacheStats: {"hit_rate"},
+    SpeculationReport: {"acceptance"},
+    PreflightReport: {"fits", "ok"},
+    WeightReport: {"ok"},
+}
 
 
 @pytest.mark.parametrize("package", list(PACKAGES))
@@ -118,6 +158,21 @@ def test_keywords_of_methods_stay(name: str) -> None:
 def test_methods_stay(name: str) -> None:
     parameters = list(inspect.signature(getattr(archzoo.Model, name)).parameters)
     assert parameters[: len(METHODS[name])] == METHODS[name]
+
+
+def test_options_of_generate_stay() -> None:
+    assert OPTIONS <= GenerateOptions.__annotations__.keys()
+
+
+@pytest.mark.parametrize("result", list(FIELDS), ids=lambda result: result.__name__)
+def test_fields_of_results_stay(result: type[Any]) -> None:
+    assert FIELDS[result] <= {field.name for field in fields(result)}
+
+
+@pytest.mark.parametrize("owner", list(PROPERTIES), ids=lambda owner: owner.__name__)
+def test_properties_stay(owner: type[Any]) -> None:
+    found = {name for name in PROPERTIES[owner] if isinstance(getattr(owner, name), property)}
+    assert found == PROPERTIES[owner]
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -29,6 +29,7 @@ from .boundary_table import Section, sections, sent_bytes
 from .console import Screen
 from .question import is_gguf, stating_file
 from .records import Record
+from .topologies import topology_record
 
 __all__ = ["Options", "Topology", "examine", "run"]
 
@@ -189,20 +190,13 @@ def _table(plan: Plan) -> tuple[Section, ...]:
 def as_record(report: Report) -> Record:
     """Everything, for programs."""
     options, config = report.options, report.config
-    topology = options.topology
     return {
         "path": options.path,
         "architecture": report.architecture,
         "layers": config.num_hidden_layers,
         "hidden_size": config.hidden_size,
         "dtype": str(report.dtype).removeprefix("torch."),
-        "topology": {
-            "tp": topology.tp,
-            "pp": topology.pp,
-            "attn_dp": topology.attn_dp,
-            "attn_tp": topology.attn_tp,
-            "ep": topology.ep,
-        },
+        "topology": topology_record(options.topology),
         "dp_lm_head": options.dp_lm_head,
         "link": options.link,
         "plan": options.plan,

@@ -9,6 +9,7 @@ from ..parallel.rows import GroupRows
 from . import layout
 from .boundary_table import Line, Section
 from .preflight import Planned, Report
+from .topologies import topology_text
 
 _LEGEND = (
     "STEP: over each axis, attn_dp before attn_tp, rows are Split, Replicated or Partial sums. "
@@ -36,15 +37,12 @@ def as_text(report: Report, columns: int) -> str:
 
 def _heading(report: Report) -> Iterator[tuple[str, str]]:
     options, config = report.options, report.config
-    topology = options.topology
     dtype = str(report.dtype).removeprefix("torch.")
     size = f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}, {dtype}"
     yield "checkpoint", options.path
     yield "model", f"{report.architecture}, {size}"
-    groups = f"attn_dp {topology.attn_dp} x attn_tp {topology.attn_tp}"
-    experts = f", experts ep {topology.ep} x moe_tp {topology.moe_tp}" if topology.ep > 1 else ""
     head = ", head split over attn_tp" if options.dp_lm_head else ""
-    yield "topology", f"tp {topology.tp} = {groups}, pp {topology.pp}{experts}{head}"
+    yield "topology", f"{topology_text(options.topology)}{head}"
     link = TABLES[options.link].link
     yield "links", f"{options.link}, {link.start / MICROSECOND:g} µs and {link.rate / GB:g} GB/s"
     yield "digest", f"{report.digest}, which ranks compare before they load"

@@ -81,7 +81,11 @@ def _of_path(asked: str) -> Question:
 
 
 def stating_file(path: Path) -> Path:
-    """The file that states the architectures, as ``load`` chooses it."""
+    """The file that states the architectures, as ``load`` chooses it.
+
+    Raises:
+        CheckpointFileError: a directory of several GGUF files and no config.
+    """
     if not path.is_dir():
         return path.with_name("config.json") if path.suffix.lower() == ".safetensors" else path
     config = path / "config.json"

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..config import ModelConfig
 from ..errors import BackendUnavailableError, WeightError
 from ..parallel import whole
 from ..runtime.checkpoint import Checkpoint
-from ..runtime.fitting import fitted_names
+from ..runtime.fitting import fitted_names, with_or_without_head
 from ..runtime.loading import resolve_model
 from ..weights import Skipped
 
@@ -32,12 +33,12 @@ def reference_model(path: Path, dtype: torch.dtype, attention: str = "eager") ->
         attention: ``eager``, plain matrix products, or ``sdpa``, torch's fused attention.
 
     Raises:
-        BackendUnavailableError: transformers has no class for the architecture.
+        BackendUnavailableError: transformers has no class for the architecture, or lacks a package
+            that reads the checkpoint.
         WeightError: transformers finds weights missing or of another shape.
     """
     with closing(Checkpoint(path)) as checkpoint:
-        names = _architectures(checkpoint.raw)
-        model_class = _transformers_class(names)
+        model_class = _reference_class(checkpoint)
         if reads_by_itself(path):
             source: dict[str, Any] = {
                 "pretrained_model_name_or_path": str(path),
@@ -66,6 +67,16 @@ def _architectures(raw: dict[str, Any]) -> tuple[str, ...]:
     return (stated,) if isinstance(stated, str) else tuple(stated)
 
 
+def _reference_class(checkpoint: Checkpoint) -> Any:
+    """The architecture's, or its backbone's where we serve the backbone alone."""
+    names = _architectures(checkpoint.raw)
+    found, served = _transformers_class(names), resolve_model(names)
+    raw = {**checkpoint.raw, "architectures": names}
+    config = ModelConfig.from_dict(raw, served.adapter, checkpoint.config_file)
+    fitted = with_or_without_head(config, served, checkpoint.source)
+    return found if fitted is served else _transformers_class((fitted.__name__,))
+
+
 def _transformers_class(names: tuple[str, ...]) -> Any:
     import transformers
 
@@ -86,9 +97,13 @@ def _loaded(model_class: Any, dtype: torch.dtype, attention: str, **source: Any)
     # Its bars and reports would be drawn over ours; what they say is checked below.
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-    model, info = model_class.from_pretrained(
-        dtype=dtype, attn_implementation=attention, output_loading_info=True, **source
-    )
+    try:
+        model, info = model_class.from_pretrained(
+            dtype=dtype, attn_implementation=attention, output_loading_info=True, **source
+        )
+    except ImportError as error:
+        feature, where = f"a reference from {model_class.__name__}", "this installation"
+        raise BackendUnavailableError(feature, where, str(error)) from error
     lost = sorted(map(str, (*info["missing_keys"], *info["mismatched_keys"])))
     if lost:
         raise WeightError(

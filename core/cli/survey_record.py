@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..parallel import Box
+from ..parallel import Box, ExpertShard, ShardId
 from ..survey import Explanation, PreflightReport, RankReport
 from ..weights import Fault, Stored, TensorInfo
 from .records import Record
+from .topologies import topology_record
 
 
 def as_record(report: PreflightReport) -> Record:
     """Everything but the slices, for programs."""
-    topology, config = report.topology, report.config
+    config = report.config
     return {
         "path": report.path,
         "source": report.source,
@@ -20,12 +21,7 @@ def as_record(report: PreflightReport) -> Record:
         "layers": config.num_hidden_layers,
         "hidden_size": config.hidden_size,
         "dtype": str(report.dtype).removeprefix("torch."),
-        "topology": {
-            "tp": topology.tp,
-            "pp": topology.pp,
-            "attn_dp": topology.attn_dp,
-            "attn_tp": topology.attn_tp,
-        },
+        "topology": topology_record(report.topology),
         "ok": report.ok,
         "tensors": len(report.tensors),
         "bytes": sum(place.stop - place.start for place in report.places.values()),
@@ -72,7 +68,7 @@ def explanation_record(found: Explanation) -> Record:
             {
                 "tensor": _tensor_record(use.tensor, use.stored),
                 "parameter": use.parameter,
-                "part": use.shard_id,
+                **_part_record(use.shard_id),
                 "slices": [
                     {
                         "ranks": list(each.ranks),
@@ -87,6 +83,12 @@ def explanation_record(found: Explanation) -> Record:
             for use in found.uses
         ],
     }
+
+
+def _part_record(shard_id: ShardId) -> Record:
+    if isinstance(shard_id, ExpertShard):
+        return {"expert": shard_id.expert, "part": shard_id.part}
+    return {"expert": None, "part": shard_id}
 
 
 def _tensor_record(tensor: TensorInfo, stored: Stored | None) -> Record:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ..parallel import Box, Piece
+from ..parallel import Box, ExpertShard, Piece, ShardId
 from ..survey import Explanation, HeadShare, PreflightReport, RankReport, holders
 from ..survey.explanation import Use
 from ..weights import Stored, TensorInfo
 from ..weights.report import fault_lines, refusal
 from . import layout
+from .topologies import topology_text
 
 _LEGEND = (
     "WEIGHTS: parameters with padding, and rotary tables. KV/TOKEN: one token in all layers of the "
@@ -39,13 +40,12 @@ def as_text(report: PreflightReport, columns: int) -> str:
 
 
 def _heading(report: PreflightReport) -> Iterator[tuple[str, str]]:
-    config, topology = report.config, report.topology
+    config = report.config
     yield "checkpoint", report.source
     dtype = str(report.dtype).removeprefix("torch.")
     size = f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}, {dtype}"
     yield "model", f"{report.architecture}, {size}"
-    groups = f"attn_dp {topology.attn_dp} x attn_tp {topology.attn_tp}"
-    yield "topology", f"tp {topology.tp} = {groups}, pp {topology.pp}"
+    yield "topology", topology_text(report.topology)
     yield "verdict", _verdict(report)
     yield "tied", _named(f"{name} = {other}" for name, other in report.tied.items())
     yield "optional", _named(f"{name}, not in the checkpoint" for name in report.derived)
@@ -179,7 +179,7 @@ def _origin(tensor: TensorInfo, stored: Stored | None) -> Iterator[tuple[str, st
 
 
 def _use(found: Explanation, use: Use, columns: int) -> list[str]:
-    part = "" if use.shard_id is None else f", part {use.shard_id!r}"
+    part = _part(use.shard_id)
     if found.kind == "tensor":
         pairs = [("parameter", f"{use.parameter}{part}")]
     else:
@@ -198,6 +198,13 @@ def _use(found: Explanation, use: Use, columns: int) -> list[str]:
 
 def _piece_cells(use: Use, piece: Piece) -> tuple[str, str, str]:
     return _box(piece.source), _box(piece.target), layout.size(use.tensor.nbytes(piece.source))
+
+
+def _part(shard_id: ShardId) -> str:
+    """Which part of a parameter, after its name; nothing for all of it."""
+    if isinstance(shard_id, ExpertShard):
+        return f", expert {shard_id.expert}{_part(shard_id.part)}"
+    return "" if shard_id is None else f", part {shard_id!r}"
 
 
 def _box(box: Box) -> str:

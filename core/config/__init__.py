@@ -8,7 +8,12 @@ from .ledger import ConfigLedger, LedgerEntry
 from .model import ModelConfig
 from .moe import MoEConfig
 from .rope import RopeConfig
-from .windows import no_window, window_everywhere, window_if_switched_on
+from .windows import (
+    no_window,
+    window_everywhere,
+    window_everywhere_if_switched_on,
+    window_if_switched_on,
+)
 
 __all__ = [
     "LLAMA_LIKE",
@@ -23,5 +28,6 @@ __all__ = [
     "no_window",
     "read_config",
     "window_everywhere",
+    "window_everywhere_if_switched_on",
     "window_if_switched_on",
 ]

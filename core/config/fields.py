@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ..errors import ConfigError
 from .adapter import Check, ConfigAdapter
-from .ignored import IGNORED_RULES, must_be_read
+from .ignored import IGNORED_RULES, TAKEN_FOR_GRANTED, must_be_read
 from .ledger import NULL, UNKNOWN, ConfigLedger, Fate, LedgerEntry
 from .values import Where, refuse, show
 
@@ -123,7 +123,8 @@ class FieldReader:
         """Give a fate to what nobody read.
 
         Raises:
-            ConfigError: an unread field whose name says rotary or quantization.
+            ConfigError: an unread field whose name says rotary or quantization, or that asks for
+                other attention than is done.
         """
         for name, stated in self._stated.items():
             if (stated.path, False) not in self._entries:
@@ -138,6 +139,8 @@ class FieldReader:
             return rule or NULL
         if name.startswith("_"):
             return "private"
+        if name in TAKEN_FOR_GRANTED:
+            return self._as_granted(name, stated)
         if must_be_read(name):
             refuse(
                 Where(stated.path, self.file),
@@ -146,6 +149,17 @@ class FieldReader:
                 "ConfigAdapter read or ignore it by name",
             )
         return UNKNOWN
+
+    def _as_granted(self, name: str, stated: Stated) -> str:
+        """The rule for a field that says what is done anyway; one that does not is refused."""
+        usual = TAKEN_FOR_GRANTED[name]
+        if stated.value is not usual:
+            refuse(
+                Where(stated.path, self.file),
+                f"{show(stated.value)}, but the {self.adapter.name} family attends to what came "
+                f"before and nothing else; only {usual} is served",
+            )
+        return "what is done anyway"
 
     def _note(
         self, path: str, fate: Fate, detail: str, value: object, overrule: bool = False

@@ -32,18 +32,27 @@ def read_config(path_or_dir: str | PathLike[str]) -> dict[str, Any]:
     path = Path(path_or_dir)
     if path.is_dir():
         path = path / CONFIG_NAME
+    raw = read_json(path)
+    check_object(raw, str(path))
+    result: dict[str, Any] = raw
+    return result
+
+
+def read_json(path: Path) -> Any:
+    """Content of a JSON file of any shape.
+
+    Raises:
+        ConfigError: as ``read_config``, but for what the file must hold.
+    """
     content = _read(path)
     try:
-        raw = json.loads(content.decode("utf-8"), object_pairs_hook=_unique)
+        return json.loads(content.decode("utf-8"), object_pairs_hook=_unique)
     except ConfigError as error:
         raise ConfigError(error.problem, error.field, str(path)) from None
     except RecursionError:
         raise ConfigError(_too_deep(), "", str(path)) from None
     except ValueError as error:
         raise ConfigError(f"not valid JSON in UTF-8: {error}", "", str(path)) from None
-    check_object(raw, str(path))
-    result: dict[str, Any] = raw
-    return result
 
 
 def check_object(raw: object, file: str) -> None:

@@ -1,7 +1,8 @@
 """Fields that change no output of a forward pass, each with the rule that ignores it.
 
 Whatever is not listed is ``unknown``: it shows in the ledger under that rule, or is refused when
-its name says that it changes rotary embeddings or quantization.
+its name says that it changes rotary embeddings or quantization, or its value asks for attention of
+another kind.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ IGNORED_RULES: dict[str, str] = {
     for name in names.split()
 }
 """Field -> rule."""
+
+TAKEN_FOR_GRANTED: dict[str, bool] = {"is_causal": True, "use_bidirectional_attention": False}
+"""Field -> the one value that every layer here stands for; another is refused unless a family reads it."""
 
 _GUARDED_PARTS = re.compile(r"rope.*|mrope|norope|longrope|.*rotary.*|quant.*|yarn|ntk")
 

@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from .fields import FieldReader
 from .values import Where, flag, integer, refuse, show
 
+_MOST_EXPERTS = 2**12
+"""Of a layer. Real models have up to 512; each costs time in every plan."""
+_WIDEST = 2**22
+"""Features of an expert. With as many experts and the largest hidden size, bytes still fit 64 bits."""
+
 
 @dataclass(frozen=True)
 class MoEConfig:
@@ -40,9 +45,13 @@ def read_moe(fields: FieldReader, layers: int) -> MoEConfig | None:
     Raises:
         ConfigError: a field is missing, of the wrong kind or out of range.
     """
-    experts = fields.required("num_experts", lambda value, where: integer(value, where, low=0))
+    experts = fields.required(
+        "num_experts", lambda value, where: integer(value, where, low=0, high=_MOST_EXPERTS)
+    )
     chosen = fields.required("num_experts_per_tok", integer)
-    width = fields.required("moe_intermediate_size", integer)
+    width = fields.required(
+        "moe_intermediate_size", lambda value, where: integer(value, where, high=_WIDEST)
+    )
     normalised = fields.required("norm_topk_prob", flag)
     step = fields.required("decoder_sparse_step", integer)
     dense = fields.required("mlp_only_layers", _layer_ids)

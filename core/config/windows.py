@@ -43,16 +43,13 @@ def window_everywhere(fields: FieldReader, num_layers: int) -> Windows:
             f"false beside sliding_window={window}, but {fields.adapter.name} has no such switch; "
             "set sliding_window to null",
         )
-    windows = (window,) * num_layers
-    kinds = _layer_types(fields, num_layers)
-    if kinds is not None and kinds != tuple(w is not None for w in windows):
-        refuse(
-            fields.where("layer_types"),
-            f"asks for other layers than sliding_window={window}, which {fields.adapter.name} "
-            "applies to every layer; remove layer_types or name the architecture that has them",
-        )
-    fields.ignore("max_window_layers", f"{fields.adapter.name} windows every layer")
-    return windows
+    return _the_same_everywhere(fields, window, num_layers)
+
+
+def window_everywhere_if_switched_on(fields: FieldReader, num_layers: int) -> Windows:
+    """``sliding_window`` in every layer, only with ``use_sliding_window`` (Qwen3-MoE)."""
+    window = _switched_window(fields)
+    return _the_same_everywhere(fields, window, num_layers)
 
 
 def window_if_switched_on(fields: FieldReader, num_layers: int) -> Windows:
@@ -60,8 +57,7 @@ def window_if_switched_on(fields: FieldReader, num_layers: int) -> Windows:
 
     Without ``layer_types``: in layers from ``max_window_layers`` on (Qwen2, Qwen3).
     """
-    switched_on = fields.value("use_sliding_window", flag) is True
-    window = _sliding_window(fields) if switched_on else None
+    window = _switched_window(fields)
     kinds = _layer_types(fields, num_layers)
     if kinds is None:
         first = fields.value("max_window_layers", lambda v, w: integer(v, w, low=0))
@@ -79,9 +75,28 @@ def window_if_switched_on(fields: FieldReader, num_layers: int) -> Windows:
                 "names sliding_attention while the window is off (use_sliding_window and "
                 "sliding_window); set both, or full_attention for every layer",
             )
-    if not switched_on:
-        fields.ignore("sliding_window", "use_sliding_window is off")
     return tuple(window if sliding else None for sliding in kinds)
+
+
+def _the_same_everywhere(fields: FieldReader, window: int | None, num_layers: int) -> Windows:
+    """One window for all layers; a list of layers that says something else is refused."""
+    kinds = _layer_types(fields, num_layers)
+    if kinds is not None and kinds != (window is not None,) * num_layers:
+        refuse(
+            fields.where("layer_types"),
+            f"asks for other layers than sliding_window={window}, which {fields.adapter.name} "
+            "applies to every layer; remove layer_types or name the architecture that has them",
+        )
+    fields.ignore("max_window_layers", f"{fields.adapter.name} windows every layer or none")
+    return (window,) * num_layers
+
+
+def _switched_window(fields: FieldReader) -> int | None:
+    """``sliding_window`` where ``use_sliding_window`` is true."""
+    if fields.value("use_sliding_window", flag) is True:
+        return _sliding_window(fields)
+    fields.ignore("sliding_window", "use_sliding_window is off")
+    return None
 
 
 def _sliding_window(fields: FieldReader) -> int | None:

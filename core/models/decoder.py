@@ -70,8 +70,10 @@ class DecoderLayer(nn.Module):
 
     A plugin may set ``attention`` (called as ``attn(positions, hidden_states, batch)``) and
     ``feed_forward`` (called as ``mlp(hidden_states)``). Both give (T, D), partial over the group
-    that ``stage_facts`` declares. Layers that the config says have experts get ``experts`` as MLP. A layer of another shape declares other facts, makes boundaries
-    for them in ``make_boundaries``, and where there are other stages crosses them in ``forward``.
+    that ``stage_facts`` declares. Layers that the config says have experts get ``experts`` as MLP.
+
+    A layer of another shape declares other facts, makes boundaries for them in
+    ``make_boundaries``, and where there are other stages crosses them in ``forward``.
 
     Args:
         config: the model.
@@ -302,7 +304,18 @@ class DecoderModel(nn.Module):
         return any(rope.needs_seq_lens for rope in self._ropes)
 
     def embed(self, input_ids: Tensor | None, input_embeds: Tensor | None = None) -> Tensor:
-        """Embeddings of the ids, or the embeddings given, checked for width."""
+        """Embeddings of the ids, or the embeddings given.
+
+        Args:
+            input_ids: (T,); None with ``input_embeds``.
+            input_embeds: (T, D) instead.
+
+        Returns:
+            (T, D) in the model's dtype.
+
+        Raises:
+            InputError: both or neither, or rows of another width.
+        """
         if (input_ids is None) == (input_embeds is None):
             given = "neither" if input_ids is None else "both"
             raise InputError(f"give input_ids or input_embeds; got {given}")

@@ -11,8 +11,16 @@ from typing import Any
 from ..config import config_from_gguf, read_config
 from ..config.files import CONFIG_NAME
 from ..errors import CheckpointFileError
+from ..layers import PoolingType
 from ..weights import WeightSource, open_headers, open_source
-from ..weights.directory import GGUF_SUFFIX, gguf_choices, has_suffix, several_checkpoints
+from ..weights.directory import (
+    GGUF_SUFFIX,
+    gguf_choices,
+    has_suffix,
+    names_in,
+    several_checkpoints,
+)
+from .sentence_files import stated_pooling
 from .stopping import generation_eos_ids
 from .tokenizer import (
     Tokenizer,
@@ -44,7 +52,7 @@ def local_path(
         CheckpointFileError: nothing there.
     """
     found = Path(path)
-    if found.exists():
+    if os.path.exists(found):  # a name that no system takes is nowhere, not an OSError
         return found
     text = os.fspath(path)
     parts = text.split("/")
@@ -100,6 +108,7 @@ class Checkpoint:
 
     def __init__(self, path: Path, *, headers_only: bool = False) -> None:
         self.path = path
+        self._folder: Path | None = None
         gguf = _gguf_file(path)
         if gguf is None:
             self._open_hf(path, headers_only)
@@ -120,6 +129,14 @@ class Checkpoint:
         """
         return self._tokenizer()
 
+    def pooling(self) -> PoolingType | None:
+        """Rows that make a vector, as files beside the weights say; None where none does.
+
+        Raises:
+            ConfigError: they ask for something that is not done here.
+        """
+        return None if self._folder is None else stated_pooling(self._folder)
+
     @property
     def has_tokenizer(self) -> bool:
         """Whether the checkpoint brings a tokenizer, sound or not."""
@@ -130,7 +147,7 @@ class Checkpoint:
         self.source.close()
 
     def _open_hf(self, path: Path, headers_only: bool) -> None:
-        folder = path if path.is_dir() else path.parent
+        folder = self._folder = path if path.is_dir() else path.parent
         self.raw = read_config(folder)
         self.config_file = str(folder / CONFIG_NAME)
         self.stop_ids = generation_eos_ids(folder)
@@ -173,7 +190,7 @@ def _gguf_file(path: Path) -> Path | None:
         return path
     if not path.is_dir() or (path / CONFIG_NAME).exists():
         return None
-    names = gguf_choices([f.name for f in path.iterdir() if has_suffix(f.name, GGUF_SUFFIX)])
+    names = gguf_choices([name for name in names_in(path) if has_suffix(name, GGUF_SUFFIX)])
     if len(names) > 1:
         raise several_checkpoints(path, names)
     return path / names[0] if names else None

@@ -12,11 +12,9 @@ from ..errors import LogitsError
 from ..layers import LogitsProcessorOutput
 from .request import Request, SamplingParams
 from .sampling import sample
-from .scheduler import Scheduler, Step
-from .speculative.verifying import verified
-
-UNUSABLE = -1
-"""In the place of a token: the row's logits hold NaN or have no finite maximum."""
+from .scheduler import Scheduler
+from .speculative.verifying import UNUSABLE, verified
+from .step import Step
 
 
 class Choice(NamedTuple):
@@ -59,16 +57,21 @@ def end_unusable(
 ) -> None:
     """End the requests from whose logits nothing can be chosen, with one error for all of them.
 
-    A row after a proposed token that does not stand is of no request's output and may hold anything.
+    Guesses may hold anything, and NaN in their values reaches rows before them: weighed by 0 it is
+    NaN. A request that had some is not ended, it goes on without.
     """
     token = iter(tokens)
     each = zip(requests, step.samples, step.proposals, strict=True)
     sampled = [(request, list(islice(token, n)), proposal) for request, n, proposal in each]
-    spoilt = [
-        request
+    found = [
+        (request, bool(proposal))
         for request, new, proposal in sampled
         if new and verified(proposal, new)[-1] == UNUSABLE
     ]
+    for request in [request for request, guessed in found if guessed]:
+        assert request.speculation is not None
+        request.speculation.drafter.give_up(request)
+    spoilt = [request for request, guessed in found if not guessed]
     if not spoilt:
         return
     rows = tuple(at for at, request in enumerate(requests) if request in spoilt)

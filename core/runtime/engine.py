@@ -18,6 +18,7 @@ from torch import Tensor
 from ..config import ModelConfig
 from ..errors import InputError
 from ..layers import LogitsProcessorOutput
+from ..models import DraftModel
 from .choosing import Choice, choices_of, choose, end_unusable
 from .executor import Executor
 from .lanes import Lane, cancel_steps, next_steps
@@ -25,10 +26,10 @@ from .pipeline import StageEvent, StageRunner, from_tensors, to_tensors
 from .prefix_cache import CacheStats
 from .request import Request
 from .runner import PoolSize, Runner, Wanted
-from .scheduler import Step
 from .scoring_pass import ScoringPass
 from .speculative.observing import hand_over
 from .speculative.state import DraftSource
+from .step import Step
 
 BATCH_TOKENS = 2048
 """Rows of one forward at most, unless more requests than that decode together."""
@@ -154,7 +155,7 @@ class Engine:
 
         Raises:
             BoundaryError: an index that no layer has, or one twice.
-            InputError: a draft reads others for requests under way.
+            InputError: a draft reads others for requests under way, or this one is such a draft.
         """
         if tuple(indices) == self.runners[0].module.aux_layers:
             return
@@ -163,6 +164,12 @@ class Engine:
             raise InputError(
                 f"hidden states {self.runners[0].module.aux_layers} are read by the draft of "
                 "requests under way; finish or abort them first"
+            )
+        guests = any(lane.guests for lane in self.lanes)
+        if guests and isinstance(self.runners[0].module, DraftModel):
+            raise InputError(
+                f"this draft goes on from its own hidden states {self.runners[0].module.aux_layers} "
+                "for requests under way; finish or abort them first"
             )
         for runner in self.runners:
             runner.module.set_aux_layers(indices)

@@ -96,10 +96,14 @@ class Executor(ABC):
 
 
 class SingleExecutor(Executor):
-    """One rank."""
+    """One rank.
 
-    def __init__(self) -> None:
-        self.topology, self.ranks = Topology(), (0,)
+    Args:
+        topology: of that rank alone; it may say how many layers its only stage has.
+    """
+
+    def __init__(self, topology: Topology | None = None) -> None:
+        self.topology, self.ranks = topology or Topology(), (0,)
 
     def communicators(self, rank: int) -> CommunicatorFactory:
         """None are needed."""
@@ -216,5 +220,5 @@ class ProcessExecutor(Executor):
 def make_executor(sizes: Topology, device: torch.device) -> Executor:
     """One rank, or torchrun's processes where it started this one, or a simulation of all."""
     if sizes.world_size == 1:
-        return SingleExecutor()
+        return SingleExecutor(sizes)
     return ProcessExecutor(sizes, device) if started_by_torchrun() else SimulatedExecutor(sizes)

@@ -1,4 +1,4 @@
-"""What a checkpoint's tensors decide beside its config: names, the head, what stays plain."""
+"""What a checkpoint decides beside its config: names, the head, what stays plain, pooled rows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import warnings
 from dataclasses import replace
 
 from ..config import ModelConfig
+from ..layers import PoolingType
 from ..models import CausalLM, DecoderBase, name_map
 from ..models.causal_lm import EMBEDDING_WEIGHT, HEAD_WEIGHT
 from ..quantization import QuantConfig, quant_config
@@ -51,6 +52,15 @@ def with_or_without_head(
     if config.tie_word_embeddings or HEAD_WEIGHT in names or not bare:
         return model_class
     return model_class.backbone
+
+
+def pooling_of(model_class: type[DecoderBase], checkpoint: Checkpoint) -> PoolingType | None:
+    """Rows that make a vector, where the class gives vectors and files beside the weights say so.
+
+    Raises:
+        ConfigError: the files ask for something that is not done here.
+    """
+    return checkpoint.pooling() if "embed" in model_class.serves else None
 
 
 def stored_head(

@@ -7,14 +7,15 @@ knows the rows of every group without asking.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify
 
 from ..forward import ForwardMode
 from .prefix_cache import PrefixCache
 from .request import Request
-from .scheduler import Scheduler, Step, idle_step
+from .scheduler import Scheduler
 from .slots import SlotAllocator
+from .step import Step, idle_step
 
 
 class Lane:
@@ -31,6 +32,7 @@ class Lane:
         cache: prefixes in them.
         scheduler: requests waiting and running.
         draft_rows: a heap of those that are free.
+        guests: how each request that this model drafts for is told to give its slots back, by row.
     """
 
     def __init__(
@@ -48,14 +50,30 @@ class Lane:
         self.cache = PrefixCache(self.slots, shared_tokens)
         self.draft_rows = list(draft_rows)
         heapify(self.draft_rows)
+        self.guests: dict[int, Callable[[], None]] = {}
         self.scheduler = Scheduler(
-            self.slots, max_requests, max_context, prefill_chunk, max_batch_tokens, ids, self.cache
+            self.slots,
+            max_requests,
+            max_context,
+            prefill_chunk,
+            max_batch_tokens,
+            ids,
+            self.cache,
+            self.make_room,
         )
 
     @property
     def requests(self) -> tuple[Request, ...]:
         """Those that have not ended."""
         return (*self.scheduler.waiting, *self.scheduler.running)
+
+    def make_room(self) -> bool:
+        """Let the guest who came last give its slots back; whether there was one."""
+        if not self.guests:
+            return False
+        _, leave = self.guests.popitem()
+        leave()
+        return True
 
     @property
     def load(self) -> int:

@@ -12,6 +12,7 @@ from torch import nn
 from ..config import ModelConfig, architectures_of
 from ..context import BuildContext
 from ..errors import InputError, RegistryError
+from ..layers import Pooler
 from ..models import DecoderBase
 from ..parallel import Topology
 from ..parallel.links import CostTable
@@ -22,7 +23,7 @@ from .agreement import agreed_costs, check_same_catalog, check_same_model, load_
 from .checkpoint import Checkpoint, local_path
 from .engine import Engine, EngineLimits
 from .executor import Executor, make_executor
-from .fitting import quantization_of, with_or_without_head, with_stored_head
+from .fitting import pooling_of, quantization_of, with_or_without_head, with_stored_head
 from .memory import check_fits, pool_size
 from .model import Model
 from .observers import Observation, observing
@@ -129,15 +130,20 @@ def load(
             checkpoint.source = with_embedding(checkpoint.source, model_class, config, lender)
             config = with_stored_head(config, model_class, checkpoint)
             model_class = with_or_without_head(config, model_class, checkpoint.source)
+            pooling = pooling_of(model_class, checkpoint)
             number = dtype_for(asked, config, place)
             check_fits(checkpoint.source, number, place, executor)
             settings = {"plan": plan, "dp_lm_head": dp_lm_head}
             costs = agreed_costs(costs, executor)
             contexts = _contexts(executor, number, place, quant=quant, costs=costs, **settings)
             modules = [model_class(config, ctx).eval() for ctx in contexts]
+            if pooling is not None:
+                for module in modules:
+                    module.pooler = Pooler(pooling)
             equal: dict[str, object] = {**settings, "dtype": number, "backend": name}
             equal |= {"max_requests": max_requests, "prefill_chunk": prefill_chunk}
             equal |= {"pp_micro_batches": pp_micro_batches, "prefix_cache": prefix_cache}
+            equal["pooling"] = pooling
             check_same_model(config, modules[0], equal, executor)
             pool = pool_size(modules, executor, place, kv_slots, max_requests)
             shared = shared_tokens(modules, executor) if prefix_cache else 0

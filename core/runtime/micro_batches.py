@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..layers import InputLogprobs, LogitsProcessorOutput
 from .runner import Wanted
-from .scheduler import Step, idle_step
+from .step import Step, idle_step
 
 MICRO_ROWS = 128
 """Rows of a micro-batch at least, unless a number is asked for: with fewer a stage mostly reads its

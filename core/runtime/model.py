@@ -180,8 +180,8 @@ class Model(JudgingModel, AuxStates):
             max_new_tokens: tokens to generate at most; as many as fit when None.
             stream: give pieces as they come instead of results at the end.
             draft: proposes tokens, several of which may come out of one forward: a model of the same
-                vocabulary (this one too), or one made for this model. Changes no output; such
-                requests use no cached prefixes.
+                vocabulary (this one too), or one made for this model. Changes no output; with one
+                that reads hidden states, prompts take no cached prefixes.
             draft_tokens: tokens to propose at once; 4 when None.
             options: how tokens are chosen and where the output ends, see GenerateOptions.
 

@@ -1,8 +1,9 @@
 """StageRunner: one rank's part in a pipeline; micro-batches come in, are computed and handed on.
 
 Every rank of a stage sends to the rank of the same tp number in the next stage the residual rows
-that the plan leaves with it: its attention group's, or a slice of them. Stages overlap because a stage turns to the next micro-batch as soon as it
-has handed one on; nobody waits for results before the last micro-batch is through.
+that the plan leaves with it: its attention group's, or a slice of them. Stages overlap because a
+stage turns to the next micro-batch as soon as it has handed one on; nobody waits for results before
+the last micro-batch is through.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ..parallel import Group
 from ..parallel.rows import GroupRows
 from .micro_batches import count_for, join, spread_out
 from .runner import Runner, Wanted
-from .scheduler import Step
+from .step import Step
 
 _LOGPROBS = fields(InputLogprobs)
 

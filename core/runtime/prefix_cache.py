@@ -86,16 +86,19 @@ class PrefixCache:
         """Leading tokens that a sequence can share, by the length of its prompt."""
         return self._limit if num_prompt <= self._limit else 0
 
-    def is_coming(self, request: Request, found: int, running: Iterable[Request]) -> bool:
+    def is_coming(
+        self, request: Request, found: int, most: int, running: Iterable[Request]
+    ) -> bool:
         """Whether many tokens that a request could borrow are just being computed.
 
         Args:
             request: not admitted yet.
             found: tokens that it could borrow now.
+            most: tokens it can use.
             running: requests under way.
         """
         least = found + WORTH_WAITING
-        if self.shareable(request.num_prompt) < least:
+        if min(most, self.shareable(request.num_prompt)) < least:
             return False
         under_way = (other for other in running if not other.num_output)
         return any(

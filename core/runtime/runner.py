@@ -24,7 +24,7 @@ from ..forward import (
 from ..layers import LogitsProcessorOutput, PoolingType
 from ..models import DecoderBase, PPProxyTensors
 from ..parallel.rows import GroupRows
-from .scheduler import Step
+from .step import Step
 
 
 @dataclass(frozen=True)

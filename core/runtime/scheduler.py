@@ -6,10 +6,10 @@ give the next token. Prefill, chunked prefill, decode and recomputing after pree
 
 Requests are served in order of arrival: none is admitted before an earlier one. A request is
 admitted when there are slots for all tokens it has, those that it borrows from the prefix cache
-aside. Cached prefixes that nobody uses give way first. When a decode token finds no slot even so,
-the youngest running request gives its slots back and waits; it is computed again later, from prompt
-and output, so its tokens stay the same. The oldest request is never put back, hence everything
-finishes.
+aside. Cached prefixes that nobody uses give way first, then what this model holds as a draft of
+others. When a decode token finds no slot even so, the youngest running request gives its slots back
+and waits; it is computed again later, from prompt and output, so its tokens stay the same. The
+oldest request is never put back, hence everything finishes.
 
 A request may bring a proposal: tokens that a draft model expects to come. They are computed in the
 same step as its decode token, every row gives a token, and those stand that follow what stands.
@@ -25,84 +25,17 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count as numbers
-
-from torch import Tensor
+from itertools import islice
 
 from ..errors import CapacityError, InputError
 from ..forward import ForwardMode
 from .prefix_cache import PrefixCache
 from .request import FinishReason, Request, RequestState
 from .slots import SlotAllocator
-from .speculative.verifying import verified
-
-
-@dataclass(slots=True)
-class Step:
-    """The facts of one forward, plain numbers that can be sent to every rank.
-
-    Rows of requests lie end to end, in the order of ``request_ids``. Decode rows come first.
-
-    Args:
-        mode: DECODE when every request goes on after an output with one token, TARGET_VERIFY when
-            some of those have a proposal, EXTEND when none goes on, MIXED else. One that is admitted
-            again does not go on.
-        request_ids: the requests.
-        req_pool_indices: row of the slot table, for each request.
-        prefix_lens: tokens in the cache before this forward, for each request.
-        extend_lens: tokens of this forward, for each request.
-        known_lens: for each row, tokens known of its sequence when the row was first computed: the
-            whole prompt for its rows, then one more each. Equal when a row is computed again.
-        samples: how many of the last rows give a token, for each request: one more than its
-            proposal is long, 0 while its prompt is not through.
-        input_ids: tokens, for each row.
-        new_slots: slot each row's keys and values go to, for each row.
-        borrowed_slots: slots of the cached prefix, by row of the slot table, of requests that begin
-            with one in this forward.
-        beside: (rows, W) numbers that a draft model reads beside the ids; None for other models.
-    """
-
-    mode: ForwardMode = ForwardMode.DECODE
-    request_ids: list[int] = field(default_factory=list)
-    req_pool_indices: list[int] = field(default_factory=list)
-    prefix_lens: list[int] = field(default_factory=list)
-    extend_lens: list[int] = field(default_factory=list)
-    known_lens: list[int] = field(default_factory=list)
-    samples: list[int] = field(default_factory=list)
-    input_ids: list[int] = field(default_factory=list)
-    new_slots: list[int] = field(default_factory=list)
-    borrowed_slots: dict[int, list[int]] = field(default_factory=dict)
-    beside: Tensor | None = field(default=None, compare=False)
-
-    @property
-    def positions(self) -> list[int]:
-        """Position of each row in its sequence."""
-        if self.mode is ForwardMode.DECODE:
-            return self.prefix_lens
-        lens = zip(self.prefix_lens, self.extend_lens, strict=True)
-        return [at for prefix, extend in lens for at in range(prefix, prefix + extend)]
-
-    @property
-    def sample_rows(self) -> list[int]:
-        """Rows whose logits are wanted."""
-        ends = accumulate(self.extend_lens)
-        last = zip(ends, self.samples, strict=True)
-        return [row for end, count in last for row in range(end - count, end)]
-
-    @property
-    def proposals(self) -> list[list[int]]:
-        """Tokens of each request that are only expected; its last rows."""
-        ends = accumulate(self.extend_lens)
-        last = zip(ends, self.samples, strict=True)
-        return [self.input_ids[end - max(0, count - 1) : end] for end, count in last]
-
-
-def idle_step() -> Step:
-    """No rows: the ranks of an attention group only take part in collectives."""
-    return Step(ForwardMode.IDLE)
+from .speculative.verifying import UNUSABLE, verified
+from .step import Step
 
 
 class Scheduler:
@@ -118,6 +51,7 @@ class Scheduler:
         max_batch_tokens: rows of one step at most.
         ids: numbers for requests, shared with other schedulers; 0, 1, 2, … when None.
         cache: of prefixes in the same slots; None shares none.
+        make_room: lets somebody outside give slots back; whether anybody did.
 
     Raises:
         InputError: a limit below 1, or fewer rows than requests.
@@ -132,6 +66,7 @@ class Scheduler:
         max_batch_tokens: int,
         ids: Iterator[int] | None = None,
         cache: PrefixCache | None = None,
+        make_room: Callable[[], bool] = lambda: False,
     ) -> None:
         """No request yet."""
         chunk = max_batch_tokens if prefill_chunk is None else prefill_chunk
@@ -143,6 +78,7 @@ class Scheduler:
             )
         self.slots = slots
         self.cache = PrefixCache(slots, 0) if cache is None else cache
+        self._make_room = make_room
         self.max_context, self.max_batch_tokens = max_context, max_batch_tokens
         self._chunk = chunk
         self._free_rows = list(range(max_requests))
@@ -211,6 +147,8 @@ class Scheduler:
         decodes = self._plan_decodes(step)
         self._plan_prefills(step)
         self._admit(step)
+        while not taken and self._waiting and self._make_room():
+            self._admit(step)
         if not taken:
             if self._waiting:
                 raise self._stuck(self._waiting[0])
@@ -253,12 +191,15 @@ class Scheduler:
             if request.finish_reason is not None:
                 continue  # aborted while the step was under way
             prefilled = not request.num_output
-            if reason := request.advance(count - len(proposal), new, len(proposal)):
+            known = count - len(proposal)
+            if UNUSABLE in new:  # behind it were guesses; the row is computed again without
+                new, known = [], 0
+            if reason := request.advance(known, new, len(proposal)):
                 self._end(request, reason)
                 ended.append(request)
             elif prefilled:
                 self._publish(request)
-            elif proposal:
+            elif len(request.slots) > len(request.tokens):
                 self._drop_guesses(request)
         return ended
 
@@ -307,6 +248,8 @@ class Scheduler:
         """
         held = len(request.slots) - request.computed
         while not held and not self.slots.available:
+            if self._make_room():
+                continue
             youngest = self._running[-1]
             self._preempt(youngest)
             if youngest is request:
@@ -379,7 +322,7 @@ class Scheduler:
         fresh = len(tokens) - found
         # Each running request keeps a slot for its next token.
         short = self.slots.available - fresh < len(self._running)
-        if short or self.cache.is_coming(request, found, self._running):
+        if short or self.cache.is_coming(request, found, most, self._running):
             self.cache.give_back(lease)
             return False
         assert request.limit is not None
@@ -390,7 +333,8 @@ class Scheduler:
         request.lease, request.computed, request.borrowed = lease, found, found
         if request.cached_tokens is None:
             request.cached_tokens = found
-            self.cache.record(request.num_prompt, found)
+            if not request.reads_states:
+                self.cache.record(request.num_prompt, found)
         return True
 
     def _publish(self, request: Request) -> None:

@@ -10,7 +10,7 @@ from ..layers import LogitsProcessorOutput
 from .lanes import Lane
 from .prefix_tree import PrefixNode
 from .runner import Wanted
-from .scheduler import Step, idle_step
+from .step import Step, idle_step
 
 Forward = Callable[[Sequence[Step], Sequence[Wanted]], Sequence[LogitsProcessorOutput]]
 """One forward on every rank: the output of each attention group."""
@@ -61,6 +61,8 @@ class ScoringPass:
             scored = _Scored(prompt, lane, self._first_row + at, lease, borrowed, found, found)
             self._scored.append(scored)
             last = borrowed[-1] if borrowed else None
+            while len(prompt) - found > lane.slots.available and lane.make_room():
+                pass
             scored.slots = borrowed + lane.slots.alloc(len(prompt) - found, after=last)
             if most:
                 lane.cache.record(len(prompt), found)

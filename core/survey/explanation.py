@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from ..parallel import Box, Piece, ShardId
-from ..weights import Claim, Fault, Fill, Stored, TensorInfo
+from ..weights import Claim, Fault, Fill, Stored, Target, TensorInfo
+from ..weights.remap import describe
 
 if TYPE_CHECKING:
     from .report import PreflightReport
@@ -169,6 +170,10 @@ def _unknown(report: PreflightReport, name: str) -> str:
     parameters = {each for rank in report.ranks for each in rank.fills}
     near = get_close_matches(name, [*report.tensors, *parameters], n=3)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    wanted = report.routes.names.to_parameter(name)
+    if isinstance(wanted, Target) and wanted.parameter in parameters:
+        where = describe(wanted.parameter, wanted.shard_id)
+        hint = f"; a tensor of that name would fill {where}, which can be explained"
     return (
         f"{name!r} is neither a tensor of {report.source} nor a parameter of "
         f"{report.architecture}{hint}"

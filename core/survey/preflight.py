@@ -22,11 +22,11 @@ from ..models import DecoderBase, name_map
 from ..parallel import Topology
 from ..runtime.checkpoint import Checkpoint, local_path
 from ..runtime.engine import BATCH_TOKENS
-from ..runtime.fitting import quantization_of, stored_head, with_or_without_head
+from ..runtime.fitting import pooling_of, quantization_of, stored_head, with_or_without_head
 from ..runtime.loading import resolve_model
 from ..runtime.options import check_dtype, check_experts, dtype_for, sizes_of
 from ..runtime.request import integer
-from ..weights import HeaderSource, Layouts, Routes, Stored, WeightSource, route
+from ..weights import Layouts, PlacedSource, Routes, Stored, WeightSource, route
 from .heads import heads_of
 from .memory import Load, memory_of
 from .proof import Proof
@@ -88,6 +88,7 @@ def preflight(
         quant = quantization_of(config, model_class, found.source)
         config, note = _settled(config, model_class, found.source)
         model_class = with_or_without_head(config, model_class, found.source)
+        pooling_of(model_class, found)  # refused here as load refuses it
         number = dtype_for(asked, config, _ANY_GPU)
         settings = {"dtype": number, "device": "meta", "dp_lm_head": dp_lm_head}
         settings["quant"] = quant
@@ -145,11 +146,7 @@ def _settled(
 
 
 def _places(source: WeightSource) -> Mapping[str, Stored]:
-    if isinstance(source, HeaderSource):
-        return source.places
-    from ..weights.gguf import GGUFSource
-
-    assert isinstance(source, GGUFSource)
+    assert isinstance(source, PlacedSource)
     return {name: source.stored(name) for name in source.infos()}
 
 

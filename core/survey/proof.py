@@ -14,6 +14,7 @@ from itertools import chain
 from ..parallel import Box, ShardId, box_numel, whole
 from ..weights import Fault, LoadPlan, Routes, WeightReport
 from ..weights.layouts import Layout
+from ..weights.remap import describe
 from .report import RankFault
 
 _Key = tuple[str, Fault]
@@ -144,6 +145,6 @@ def _without(box: Box, other: Box) -> Iterator[Box]:
 
 
 def _unread_fault(tensor: str, parameter: str, shard_id: ShardId, elements: int) -> RankFault:
-    part = "" if shard_id is None else f", part {shard_id!r}"
-    text = f"{tensor}: no rank takes {elements} of its elements (for {parameter}{part})"
+    where = describe(parameter, shard_id)
+    text = f"{tensor}: no rank takes {elements} of its elements (for {where})"
     return RankFault(tensor, text, "unread", "unread")

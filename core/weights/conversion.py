@@ -26,10 +26,17 @@ def conversion(stored: torch.dtype, wanted: torch.dtype) -> str:
 
 
 def overflows(values: Tensor, written: Tensor) -> bool:
-    """Whether finite values became infinite: float16 ends at 65504, the other floats far above."""
-    if written.dtype != torch.float16 or values.dtype == torch.float16:
+    """Whether finite values became infinite in a float that reaches less far; none may be empty."""
+    if not _reaches_less(written.dtype, values.dtype):
+        return False
+    low, high = torch.aminmax(written)  # NaN anywhere makes both NaN
+    if bool(low.isfinite() & high.isfinite()):
         return False
     return bool((written.isinf().cpu() & values.isfinite().cpu()).any())
+
+
+def _reaches_less(dtype: torch.dtype, other: torch.dtype) -> bool:
+    return dtype in _FLOATS and other in _FLOATS and torch.finfo(dtype).max < torch.finfo(other).max
 
 
 def _short(dtype: torch.dtype) -> str:

@@ -8,7 +8,6 @@ never read, and no link is followed out of the directory.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from ..errors import CheckpointFileError
-from .file_checks import mistaken_for, once
+from .file_checks import read_json, unreadable
 from .gguf_split import split_set
 
 INDEX_SUFFIX = ".safetensors.index.json"
@@ -44,6 +43,28 @@ class CheckpointFiles:
     notes: tuple[str, ...] = ()
 
 
+def files_at(path: Path) -> CheckpointFiles:
+    """The checkpoint that a path means: a directory's, an index's, or one file.
+
+    Raises:
+        CheckpointFileError: nothing there, a pickle, another kind of file, or as
+            ``checkpoint_files`` and ``read_index``.
+    """
+    if os.path.isdir(path):
+        return checkpoint_files(path)
+    if not os.path.exists(path):
+        raise CheckpointFileError(str(path), "does not exist; give a file or a directory")
+    if has_suffix(path.name, INDEX_SUFFIX):
+        return read_index(path)
+    if has_suffix(path.name, TENSORS_SUFFIX, GGUF_SUFFIX):
+        return CheckpointFiles((path,))
+    if has_suffix(path.name, *PICKLE_SUFFIXES):
+        raise refuse_pickle(path)
+    raise CheckpointFileError(
+        str(path), "is neither a .safetensors nor a .gguf file; give one of those or a directory"
+    )
+
+
 def checkpoint_files(directory: Path) -> CheckpointFiles:
     """The checkpoint in a directory.
 
@@ -51,7 +72,7 @@ def checkpoint_files(directory: Path) -> CheckpointFiles:
         CheckpointFileError: none there, only pickles, an ambiguous set, a missing shard, an index
             that is broken or points outside, or a link that leads outside.
     """
-    names = sorted(path.name for path in directory.iterdir())
+    names = names_in(directory)
     main = _main_file(directory, names)
     if main is None:
         chosen = _shards_without_index(directory, names)
@@ -66,6 +87,18 @@ def checkpoint_files(directory: Path) -> CheckpointFiles:
     return CheckpointFiles(
         chosen.files, chosen.index, chosen.notes + _left_aside(directory, names, chosen, main)
     )
+
+
+def names_in(directory: Path) -> list[str]:
+    """What lies in a directory, sorted.
+
+    Raises:
+        CheckpointFileError: it cannot be read.
+    """
+    try:
+        return sorted(os.listdir(directory))
+    except OSError as error:
+        raise CheckpointFileError(str(directory), unreadable(error)) from error
 
 
 def has_suffix(name: str, *suffixes: str) -> bool:
@@ -173,13 +206,7 @@ def read_index(path: Path, *, present: bool = True) -> CheckpointFiles:
 
 
 def _weight_map(path: Path) -> dict[str, str]:
-    try:
-        if (size := path.stat().st_size) > _MOST_INDEX_BYTES:
-            raise ValueError(f"{size} bytes, at most {_MOST_INDEX_BYTES} are read")
-        data = json.loads(path.read_bytes(), object_pairs_hook=once)
-    except (OSError, ValueError, RecursionError) as error:
-        problem = mistaken_for(path) or f"is not a readable JSON index ({error})"
-        raise CheckpointFileError(str(path), problem) from error
+    data = read_json(path, _MOST_INDEX_BYTES, "JSON index")
     found = data.get("weight_map") if isinstance(data, dict) else None
     if not isinstance(found, dict) or not found:
         raise CheckpointFileError(

@@ -214,7 +214,8 @@ class Execution:
         self.bytes_read += part.nbytes
         if copied.overflow and self._plan.findings.fates[tensor.name] != "dtype":
             dtype = self._table.parameters[part.parameter].dtype
-            text = f"{tensor.name}: values beyond {dtype}'s range; load as bfloat16"
+            wider = torch.bfloat16 if dtype is torch.float16 else tensor.dtype
+            text = f"{tensor.name}: values beyond {dtype}'s range; load as {wider}"
             self._plan.findings.tensor_fault("dtype", tensor.name, text)
         if check is not None and copied.sight is not None:
             check.enter(part, copied.sight)

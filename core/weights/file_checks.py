@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,13 @@ MOST_DIMS = 16
 
 def mistaken_for(path: Path) -> str | None:
     """What was saved in a file's place, and what to do; None when that does not show."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         return NOT_A_FILE
-    with path.open("rb") as stream:
-        head = stream.read(512)
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(512)
+    except OSError as error:
+        return unreadable(error)
     if not head:
         return "is empty (0 bytes); the download did not finish: fetch it again"
     if head.startswith(b"version https://git-lfs"):
@@ -31,6 +36,31 @@ def mistaken_for(path: Path) -> str | None:
     if head.startswith(b"GGUF"):
         return "is a GGUF file with a safetensors name; rename it to .gguf"
     return None
+
+
+def unreadable(error: OSError) -> str:
+    """What is wrong with a file or directory that the system does not let us read."""
+    return f"cannot be read ({error.strerror}); check its permissions and its disk"
+
+
+def read_json(path: Path, most: int, what: str) -> Any:
+    """What a JSON file states.
+
+    Args:
+        path: of the file.
+        most: bytes of the largest that is read.
+        what: it is, for the message.
+
+    Raises:
+        CheckpointFileError: it is larger, cannot be read, is no JSON, or states a key twice.
+    """
+    try:
+        if (size := path.stat().st_size) > most:
+            raise ValueError(f"{size} bytes, at most {most} are read")
+        return json.loads(path.read_bytes(), object_pairs_hook=once)
+    except (OSError, ValueError, RecursionError) as error:
+        problem = mistaken_for(path) or f"is not a readable {what} ({error})"
+        raise CheckpointFileError(str(path), problem) from error
 
 
 def check_tensor(path: Path, name: str, dims: int) -> None:

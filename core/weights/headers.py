@@ -12,7 +12,7 @@ it counts as it does beside files. A file that breaks off in its data is refused
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,23 +23,24 @@ from torch import Tensor
 from ..errors import CheckpointFileError, WeightError
 from ..parallel import Box
 from .directory import (
+    GGUF_SUFFIX,
     INDEX_SUFFIX,
     TENSORS_SUFFIX,
     CheckpointFiles,
-    checkpoint_files,
     has_suffix,
     is_relative_name,
+    names_in,
     read_index,
     several_checkpoints,
 )
-from .file_checks import mistaken_for, once
+from .file_checks import read_json
 from .gathering import Gathering
 from .safetensors_header import Entry, entries_of, read_header
-from .safetensors_source import describe_files, tensor_info
+from .safetensors_source import describe_files
 from .source import Stored, TensorInfo
 
 HEADERS_SUFFIX = ".safetensors.headers.json"
-_MOST_BYTES = 256 << 20
+_MOST_BYTES = 64 << 20
 """Headers of 200000 tensors have about 32 MB."""
 
 
@@ -82,28 +83,32 @@ class HeaderSource:
         """Nothing is open."""
 
 
-def open_headers(path: Path) -> HeaderSource:
-    """The headers of a safetensors checkpoint: a directory, an index, a file, or headers as JSON.
+def stated_headers(path: Path) -> HeaderSource | None:
+    """Headers that a JSON file states: this one, or that of a directory without files of tensors.
+
+    None where there is none; then files count.
 
     Raises:
-        CheckpointFileError: nothing there that can be read, or headers that contradict themselves,
+        CheckpointFileError: several of them, or one that contradicts itself, its index or its sizes.
+    """
+    if has_suffix(path.name, HEADERS_SUFFIX) and os.path.isfile(path):
+        return _of_json(path, names_in(path.parent))
+    if not os.path.isdir(path):
+        return None
+    names = names_in(path)
+    if any(has_suffix(name, TENSORS_SUFFIX, GGUF_SUFFIX) for name in names):
+        return None
+    stated = [name for name in names if has_suffix(name, HEADERS_SUFFIX)]
+    return _of_json(path / _only(path, stated), names) if stated else None
+
+
+def headers_of_files(files: CheckpointFiles) -> HeaderSource:
+    """Headers of safetensors files, which are whole or end where their header ends.
+
+    Raises:
+        CheckpointFileError: a file that breaks off elsewhere, or headers that contradict themselves,
             the index or the files' sizes.
     """
-    if path.is_dir():
-        names = sorted(each.name for each in path.iterdir())
-        if not any(has_suffix(name, TENSORS_SUFFIX) for name in names):
-            stated = [name for name in names if has_suffix(name, HEADERS_SUFFIX)]
-            if stated:
-                return _of_json(path / _only(path, stated), names)
-        return _of_files(checkpoint_files(path))
-    if has_suffix(path.name, HEADERS_SUFFIX):
-        return _of_json(path, sorted(each.name for each in path.parent.iterdir()))
-    if has_suffix(path.name, INDEX_SUFFIX):
-        return _of_files(read_index(path))
-    return _of_files(CheckpointFiles((path,)))
-
-
-def _of_files(files: CheckpointFiles) -> HeaderSource:
     collected = _Collected(files.index)
     bare = 0
     for path in files.files:
@@ -125,7 +130,9 @@ def _of_json(path: Path, names: list[str]) -> HeaderSource:
     if indexes:
         main = path.parent / _only(path.parent, indexes)
         index = read_index(main, present=False).index
-    stated = _read_json(path)
+    stated = read_json(path, _MOST_BYTES, "JSON of headers")
+    if not isinstance(stated, dict) or not stated:
+        _refuse(path, "is no object of file names")
     collected = _Collected(index)
     for name in sorted(stated):
         size, header = _stated_file(path, name, stated[name])
@@ -136,19 +143,6 @@ def _of_json(path: Path, names: list[str]) -> HeaderSource:
         collected.add(file, entries, size - data)
     what = f"{path} (headers of {len(stated)} files)"
     return collected.source(what, ("the headers are stated by a JSON file, no weights are here",))
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        if (size := path.stat().st_size) > _MOST_BYTES:
-            raise ValueError(f"{size} bytes, at most {_MOST_BYTES} are read")
-        found = json.loads(path.read_bytes(), object_pairs_hook=once)
-    except (OSError, ValueError, RecursionError) as error:
-        problem = mistaken_for(path) or f"is not readable JSON ({error})"
-        raise CheckpointFileError(str(path), problem) from error
-    if not isinstance(found, dict) or not found:
-        _refuse(path, "is no object of file names")
-    return found
 
 
 def _stated_file(path: Path, name: str, stated: object) -> tuple[int, dict[str, Any]]:
@@ -186,9 +180,7 @@ class _Collected:
         for entry in entries:
             start, stop = data_start + entry.start, data_start + entry.stop
             self._places[str(path), entry.name] = Stored(str(path), start, stop, entry.dtype)
-        self._gathered.add(
-            path, (tensor_info(path, entry.name, entry.dtype, entry.shape) for entry in entries)
-        )
+        self._gathered.add(path, (entry.info(path) for entry in entries))
 
     def source(self, description: str, notes: tuple[str, ...]) -> HeaderSource:
         """All of them as one checkpoint."""

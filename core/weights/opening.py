@@ -1,24 +1,14 @@
-"""open_source: a path to an open WeightSource."""
+"""open_source: a path to an open WeightSource; open_headers: the same, of which nothing is read."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from ..errors import CheckpointFileError
-from .directory import (
-    GGUF_SUFFIX,
-    INDEX_SUFFIX,
-    PICKLE_SUFFIXES,
-    TENSORS_SUFFIX,
-    CheckpointFiles,
-    checkpoint_files,
-    has_suffix,
-    read_index,
-    refuse_pickle,
-)
+from .directory import GGUF_SUFFIX, CheckpointFiles, files_at, has_suffix
+from .headers import headers_of_files, stated_headers
 from .safetensors_source import SafetensorsSource
-from .source import WeightSource
+from .source import PlacedSource, WeightSource
 
 
 def open_source(path: str | os.PathLike[str]) -> WeightSource:
@@ -31,28 +21,29 @@ def open_source(path: str | os.PathLike[str]) -> WeightSource:
             refused with the command that converts them.
         MissingDependency: a GGUF file, and the gguf package is not installed.
     """
-    path = Path(path)
-    if not path.is_dir():
-        return _open_file(path)
-    files = checkpoint_files(path)
-    if has_suffix(files.files[0].name, GGUF_SUFFIX):
-        return _open_file(files.files[0])
-    return SafetensorsSource(files)
+    files = files_at(Path(path))
+    return _gguf(files) or SafetensorsSource(files)
 
 
-def _open_file(path: Path) -> WeightSource:
-    if not path.exists():
-        raise CheckpointFileError(str(path), "does not exist; give a file or a directory")
-    if has_suffix(path.name, INDEX_SUFFIX):
-        return SafetensorsSource(read_index(path))
-    if has_suffix(path.name, TENSORS_SUFFIX):
-        return SafetensorsSource(CheckpointFiles((path,)))
-    if has_suffix(path.name, GGUF_SUFFIX):
-        from .gguf import GGUFSource
+def open_headers(path: str | os.PathLike[str]) -> PlacedSource:
+    """What the headers of a checkpoint state: of one that ``open_source`` opens, or headers alone.
 
-        return GGUFSource(path)
-    if has_suffix(path.name, *PICKLE_SUFFIXES):
-        raise refuse_pickle(path)
-    raise CheckpointFileError(
-        str(path), "is neither a .safetensors nor a .gguf file; give one of those or a directory"
-    )
+    Raises:
+        CheckpointFileError: nothing there that can be read, or headers that contradict themselves,
+            the index or the files' sizes.
+        MissingDependency: as ``open_source``.
+    """
+    stated = stated_headers(Path(path))
+    if stated is not None:
+        return stated
+    files = files_at(Path(path))
+    return _gguf(files) or headers_of_files(files)
+
+
+def _gguf(files: CheckpointFiles) -> PlacedSource | None:
+    """The source of a GGUF model; None for other files."""
+    if not has_suffix(files.files[0].name, GGUF_SUFFIX):
+        return None
+    from .gguf import GGUFSource
+
+    return GGUFSource(files.files[0])

@@ -12,6 +12,7 @@ to plan by, and nothing that could be loaded.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -21,7 +22,8 @@ from typing import Any
 import torch
 
 from ..errors import CheckpointFileError
-from .file_checks import NOT_A_FILE, check_tensor, mistaken_for, once
+from .file_checks import NOT_A_FILE, check_tensor, mistaken_for, once, unreadable
+from .source import TensorInfo
 
 DTYPES: Mapping[str, torch.dtype] = {
     "BOOL": torch.bool,
@@ -68,6 +70,10 @@ class Entry:
     start: int
     stop: int
 
+    def info(self, path: Path) -> TensorInfo:
+        """As a source's tensor, in its file."""
+        return TensorInfo(self.name, self.shape, DTYPES[self.dtype], str(path))
+
     @staticmethod
     def all_of(path: Path, header: Mapping[str, Any]) -> Iterator[Entry]:
         """The tensors of a header, as it lists them.
@@ -86,7 +92,8 @@ class Entry:
             match stated:
                 case {"dtype": str() as dtype, "shape": list() as shape, "data_offsets": [a, b]}:
                     check_tensor(path, name, len(shape))
-                    if dtype in DTYPES and all(map(_is_size, (*shape, a, b))):
+                    _check_dtype(path, name, dtype)
+                    if all(map(_is_size, (*shape, a, b))):
                         yield Entry(name, dtype, tuple(shape), a, b)
                         continue
             raise _broken(
@@ -116,15 +123,18 @@ def read_header(path: Path) -> Header:
     Raises:
         CheckpointFileError: anything else, or a header that contradicts itself.
     """
-    if not path.is_file():  # opening a pipe would wait for its other end
+    if not os.path.isfile(path):  # opening a pipe would wait for its other end
         raise CheckpointFileError(str(path), NOT_A_FILE)
-    size = path.stat().st_size
-    with path.open("rb") as stream:
-        length = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
-        data_start = _LENGTH_BYTES + length
-        if length > _MOST_HEADER_BYTES or data_start > size:
-            raise _broken(path, f"starts with a header length of {length} in {size} bytes")
-        text = stream.read(length)
+    try:
+        with path.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            length = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
+            data_start = _LENGTH_BYTES + length
+            if length > _MOST_HEADER_BYTES or data_start > size:
+                raise _broken(path, f"starts with a header length of {length} in {size} bytes")
+            text = stream.read(length)
+    except OSError as error:
+        raise CheckpointFileError(str(path), unreadable(error)) from error
     entries, data = entries_of(path, _object(path, text))
     bare = bool(data) and size == data_start
     if size != data_start + data and not bare:
@@ -163,23 +173,6 @@ def entries_of(path: Path, header: Mapping[str, Any]) -> tuple[list[Entry], int]
     return entries, end
 
 
-def data_starts(path: Path) -> dict[str, int]:
-    """Where each tensor's bytes start, from the start of the file.
-
-    Args:
-        path: a file that ``safetensors`` has opened, so that length, JSON and offsets are sound.
-
-    Raises:
-        CheckpointFileError: a tensor is stated twice.
-    """
-    with path.open("rb") as stream:
-        length = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
-        header = _object(path, stream.read(length))
-    header.pop(_METADATA, None)
-    data = _LENGTH_BYTES + length
-    return {name: data + entry["data_offsets"][0] for name, entry in header.items()}
-
-
 def _object(path: Path, text: bytes) -> dict[str, Any]:
     try:
         found = json.loads(text.decode("utf-8"), object_pairs_hook=once)
@@ -191,6 +184,15 @@ def _object(path: Path, text: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise _broken(path, f"has a header that is no object but {type(found).__name__}")
     return found
+
+
+def _check_dtype(path: Path, name: str, dtype: str) -> None:
+    if dtype not in DTYPES:
+        raise CheckpointFileError(
+            str(path),
+            f"stores {ascii(name[:80])} as {ascii(dtype[:80])}, which torch here cannot read; "
+            "convert it",
+        )
 
 
 def _check_metadata(path: Path, stated: object) -> None:
@@ -206,5 +208,7 @@ def _is_size(value: object) -> bool:
 
 
 def _broken(path: Path, problem: str) -> CheckpointFileError:
-    other = mistaken_for(path) if path.is_file() else None
-    return CheckpointFileError(str(path), other or f"{problem}; it is damaged: fetch it again")
+    other = mistaken_for(path) if os.path.isfile(path) else None
+    return CheckpointFileError(
+        str(path), other or f"{problem}; it is truncated or damaged: fetch it again"
+    )

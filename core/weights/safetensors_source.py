@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -12,10 +12,10 @@ from torch import Tensor
 from ..errors import CheckpointFileError, WeightError
 from ..parallel import Box
 from .directory import CheckpointFiles
-from .file_checks import NOT_A_FILE, check_tensor, mistaken_for
+from .file_checks import NOT_A_FILE, mistaken_for
 from .gathering import Gathering
 from .safetensors_file import TensorFile
-from .safetensors_header import DTYPES, data_starts
+from .safetensors_header import read_header
 from .source import TensorInfo
 
 
@@ -71,14 +71,14 @@ class SafetensorsSource:
 
     def _tensors(self, path: Path) -> Iterator[TensorInfo]:
         """Read the header of one file."""
-        if not path.is_file():  # opening a pipe would wait for its other end
+        if not os.path.isfile(path):  # opening a pipe would wait for its other end
             raise CheckpointFileError(str(path), NOT_A_FILE)
         state = path.stat()  # before anything is read: what comes later is compared with it
-        with _open_file(path) as handle:
-            self._files[str(path)] = TensorFile(path, data_starts(path), state)
-            for name in handle.offset_keys():
-                header = handle.get_slice(name)
-                yield tensor_info(path, name, header.get_dtype(), tuple(header.get_shape()))
+        _ask_library(path)
+        header = read_header(path)
+        starts = {entry.name: header.data_start + entry.start for entry in header.entries}
+        self._files[str(path)] = TensorFile(path, starts, state)
+        return (entry.info(path) for entry in header.entries)
 
 
 def describe_files(files: CheckpointFiles) -> str:
@@ -88,30 +88,15 @@ def describe_files(files: CheckpointFiles) -> str:
     return f"{files.files[0].parent} ({len(files.files)} safetensors files)"
 
 
-def tensor_info(path: Path, name: str, stored: str, shape: tuple[int, ...]) -> TensorInfo:
-    """What a header says of one tensor.
-
-    Args:
-        path: its file.
-        name: as stored.
-        stored: dtype as safetensors calls it.
-        shape: as stored.
+def _ask_library(path: Path) -> None:
+    """Whether the library takes the file: it refuses hostile headers before they cost memory.
 
     Raises:
-        CheckpointFileError: a dtype that cannot be read, or a name that no trainer writes.
+        CheckpointFileError: it does not.
     """
-    check_tensor(path, name, len(shape))
-    if stored not in DTYPES:
-        raise CheckpointFileError(
-            str(path),
-            f"stores {name!r} as {stored}, which torch here cannot read; convert it",
-        )
-    return TensorInfo(name, shape, DTYPES[stored], str(path))
-
-
-def _open_file(path: Path) -> Any:
     try:
-        return safe_open(str(path), framework="pt", device="cpu")
+        with safe_open(str(path), framework="pt", device="cpu"):
+            pass
     except (SafetensorError, OSError) as error:
         raise CheckpointFileError(str(path), _diagnose(path, error)) from error
 

@@ -99,6 +99,15 @@ class FileSource(WeightSource, Protocol):
         ...
 
 
+@runtime_checkable
+class PlacedSource(WeightSource, Protocol):
+    """A source of files that says where the bytes of each tensor lie."""
+
+    def stored(self, name: str) -> Stored:
+        """Where a tensor's bytes lie."""
+        ...
+
+
 class IterableSource:
     """A checkpoint given as (name, tensor) pairs.
 
@@ -134,6 +143,8 @@ class IterableSource:
 
     def read(self, name: str, box: Box) -> Tensor:
         """A view of the tensor given."""
+        if name not in self._tensors:
+            raise WeightError(f"{name}: {self.description} has no such tensor, or was closed")
         return self._tensors[name][box_slices(box)]
 
     def close(self) -> None:

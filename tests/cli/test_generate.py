@@ -343,11 +343,9 @@ def test_ctrl_c_closes_the_line(run: Run, chatty: Path, monkeypatch: pytest.Monk
     assert run("generate", chatty, "--prompt", "x") == (130, "half a sen\n", "")
 
 
-@pytest.mark.parametrize("sizes", [[], ["--pp", "3"], ["--attn-dp", "3", "--dp-lm-head"]], ids=str)
-def test_processes_of_torchrun_speak_with_one_voice(
-    run: Run, llama: Path, sizes: list[str]
-) -> None:
-    """Without --tp the processes are shared out over the stages."""
+def test_processes_of_torchrun_speak_with_one_voice(run: Run, llama: Path) -> None:
+    """Without --tp it is as many as there are processes."""
+    sizes = ["--attn-dp", "3", "--dp-lm-head"]
     arguments = ["generate", str(llama), "--token-ids", "9,8,7", "--max-new-tokens", "8"]
     arguments.append("--ignore-eos")
     want = run(*arguments).out

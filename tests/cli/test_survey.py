@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli.conftest import Run
+from survey.checkpoints import tensors, write
 from survey.stated import CONFIG, shapes, state
 
 import archzoo
@@ -33,6 +35,17 @@ def test_every_way_to_name_a_checkpoint(run: Run, llama: Path, gguf_file: Path) 
         ]
 
 
+def test_a_gguf_file_beside_a_config(
+    run: Run, llama: Path, gguf_file: Path, tmp_path: Path
+) -> None:
+    """What load opens, preflight opens."""
+    shutil.copy(llama / "config.json", tmp_path)
+    shutil.copy(gguf_file, tmp_path)
+    assert archzoo.load(tmp_path, tp=3).reports
+    found = record(run, tmp_path, "--tp", 3)
+    assert found["ok"] and found["source"] == f"GGUF file {gguf_file.name}"
+
+
 def test_weights_are_not_read(run: Run, llama: Path, forbid: Callable[[str], None]) -> None:
     forbid("archzoo.runtime.checkpoint.open_source")
     forbid("archzoo.weights.safetensors_source.SafetensorsSource.read")
@@ -52,6 +65,24 @@ def test_text_has_the_numbers_of_json(run: Run, tmp_path: Path) -> None:
     assert found["skipped"]["rotary inv_freq"]["count"] == 1
     assert [rank["layers"] for rank in found["ranks"]] == [[0, 3], [0, 3], [3, 5], [3, 5]]
     assert found["config"]["defaulted"] and found["topology"]["attn_tp"] == 2
+
+
+def test_sizes_of_all_axes_are_told(run: Run, tmp_path: Path) -> None:
+    experts = {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+    config = {**CONFIG, **experts, "num_hidden_layers": 1}
+    config |= {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe"}
+    found = {name: shape for name, shape in shapes(config).items() if ".mlp." not in name}
+    layer = "model.layers.0"
+    found |= {f"{layer}.self_attn.{name}_norm.weight": (8,) for name in "qk"}
+    found[f"{layer}.mlp.gate.weight"] = (3, 24)
+    for at in range(3):
+        sizes = {"gate": (8, 24), "up": (8, 24), "down": (24, 8)}
+        found |= {f"{layer}.mlp.experts.{at}.{n}_proj.weight": sizes[n] for n in sizes}
+    arguments = [state(tmp_path, found, config), "--tp", 2, "--ep", 2]
+    for way in ([], ["--boundaries"]):
+        told = record(run, *arguments, *way)["topology"]
+        assert told == {"tp": 2, "pp": 1, "attn_dp": 1, "attn_tp": 2, "ep": 2}
+        assert "pp 1, experts ep 2 x moe_tp 1" in run("preflight", *arguments, *way).out
 
 
 def test_a_damaged_checkpoint_is_refused_with_its_faults(run: Run, tmp_path: Path) -> None:
@@ -103,6 +134,35 @@ def test_a_tensor_is_followed_to_its_ranks_and_a_parameter_to_its_file(
     assert {each["part"] for each in back["uses"]} == {"q", "k", "v"}
     done = run("preflight", *arguments, name)
     assert done.code == 0 and f"{start:,} to {stop:,}" in done.out
+
+
+def test_experts_are_told_by_their_number(run: Run, tmp_path: Path) -> None:
+    arguments = (write(tmp_path, "experts", tensors("experts")), "--tp", 6, "--ep", 2)
+    assert record(run, *arguments)["topology"]["ep"] == 2
+    assert "pp 1, experts ep 2 x moe_tp 3" in run("preflight", *arguments).out
+    stack = "model.layers.1.mlp.experts"
+    for name, parameter, part, after in (
+        (f"{stack}.3.up_proj.weight", f"{stack}.gate_up_proj.weight", 1, ", part 1"),
+        (f"{stack}.3.down_proj.weight", f"{stack}.down_proj.weight", None, ""),
+    ):
+        [use] = record(run, *arguments, "--explain", name)["uses"]
+        assert (use["parameter"], use["expert"], use["part"]) == (parameter, 3, part)
+        taken = {tuple(each["ranks"]): len(each["pieces"]) for each in use["slices"]}
+        assert taken == {(3,): 1, (4,): 1, (5,): 1, (0, 1, 2): 0}
+        done = " ".join(run("preflight", *arguments, "--explain", name).out.split())
+        assert f"{parameter}, expert 3{after} RANKS" in done
+
+
+def test_a_tensor_that_is_not_there_is_followed_to_where_it_would_go(
+    run: Run, tmp_path: Path
+) -> None:
+    found = shapes()
+    del found["model.layers.3.mlp.up_proj.weight"]
+    done = run(
+        "preflight", state(tmp_path, found), "--explain", "model.layers.3.mlp.up_proj.weight"
+    )
+    assert done.code == 1
+    assert "would fill shard 1 of model.layers.3.mlp.gate_up_proj.weight" in done.err
 
 
 def test_names_with_another_fate(run: Run, tmp_path: Path) -> None:

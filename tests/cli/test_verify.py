@@ -13,7 +13,7 @@ import pytest
 import torch
 from cli.conftest import Run, as_processes
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaModel
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel, Qwen3Config, Qwen3Model
 
 import archzoo
 import archzoo.cli.verify as command
@@ -137,6 +137,35 @@ def test_a_backbone_has_no_logits(run: Run, tmp_path: Path) -> None:
     assert done.code == 0, done.out + done.err
     assert verdicts(done.out) == [(stage, "agrees") for stage in STAGES[:-1]]
     assert "largest error of the final norm" in done.out
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["directory", "file"])
+def test_a_backbone_under_the_name_of_its_language_model(
+    run: Run, tmp_path: Path, single: bool
+) -> None:
+    """As Qwen3-Embedding-8B is published."""
+    sizes = {**SIZES, "head_dim": 8}
+    model = Qwen3Model(Qwen3Config(**sizes, rope_theta=10000.0)).eval()
+    randomise(model)
+    model.save_pretrained(tmp_path / "plain")
+    path = changed(tmp_path / "plain", tmp_path / "named", architectures=["Qwen3ForCausalLM"])
+    done = run("verify", path / "model.safetensors" if single else path, "--length", 7)
+    assert done.code == 0, done.out + done.err
+    assert verdicts(done.out) == [(stage, "agrees") for stage in STAGES[:-1]]
+
+
+def test_what_transformers_misses_is_named(
+    run: Run, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(**source: Any) -> None:
+        raise ImportError("pip install acme")
+
+    monkeypatch.setattr(LlamaForCausalLM, "from_pretrained", missing)
+    done = run("verify", llama, "--length", 5)
+    assert done.code == 1 and "unexpected" not in done.err
+    said = " ".join(done.err.split())
+    assert "a reference from LlamaForCausalLM is not available on this installation" in said
+    assert "pip install acme" in said
 
 
 @pytest.mark.parametrize(

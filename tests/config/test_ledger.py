@@ -68,6 +68,24 @@ def test_unread_rotary_and_quantization_fields_are_refused(llama: Any, name: str
     assert read(llama(**{name: None})).ledger.ignored[name] == "null"
 
 
+@pytest.mark.parametrize(
+    ("name", "usual"), [("is_causal", True), ("use_bidirectional_attention", False)]
+)
+def test_attention_of_another_kind_is_refused_unless_a_family_reads_it(
+    llama: Any, name: str, usual: bool
+) -> None:
+    """Embedding models made of language models state it; ``transformers`` obeys."""
+    rule = read(llama(**{name: usual})).ledger.ignored[name]
+    assert rule == "what is done anyway"
+    for other in (not usual, "all", int(usual)):
+        with pytest.raises(ConfigError, match=f"only {usual} is served") as caught:
+            read(llama(**{name: other}), file="c.json")
+        assert caught.value.field == name
+    adapter = LLAMA_LIKE.extend("two-way", extra={name: lambda value, where: value})
+    assert read(llama(**{name: not usual}), adapter).extra[name] is not usual
+    assert read(llama(**{name: None})).ledger.ignored[name] == "null"
+
+
 def test_words_that_only_resemble_are_let_through() -> None:
     for name in ("europe", "dropout", "antique", "hidden_size", "scope", "tropes"):
         assert not must_be_read(name), name

@@ -70,6 +70,8 @@ def test_both_names_of_the_number_of_experts() -> None:
     [
         ({"num_experts": "absent"}, "num_experts or num_local_experts"),
         ({"num_experts": -1}, "num_experts"),
+        ({"num_experts": 4097}, "expected 0 to 4096"),
+        ({"moe_intermediate_size": 2**22 + 1}, "expected 1 to 4194304"),
         ({"num_experts": True}, "num_experts"),
         ({"num_experts_per_tok": 9}, r"9 of num_experts=8"),
         ({"num_experts_per_tok": 0}, "num_experts_per_tok"),

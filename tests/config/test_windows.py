@@ -4,7 +4,13 @@ from typing import Any
 
 import pytest
 
-from archzoo.config import LLAMA_LIKE, ModelConfig, window_everywhere, window_if_switched_on
+from archzoo.config import (
+    LLAMA_LIKE,
+    ModelConfig,
+    window_everywhere,
+    window_everywhere_if_switched_on,
+    window_if_switched_on,
+)
 from archzoo.errors import ConfigError
 
 MISTRAL = LLAMA_LIKE.extend("mistral", window=window_everywhere, defaults={"sliding_window": 4096})
@@ -119,6 +125,19 @@ def test_switch_without_a_first_layer_is_refused(llama: Any) -> None:
     adapter = LLAMA_LIKE.extend("bare", window=window_if_switched_on)
     with pytest.raises(ConfigError, match="max_window_layers: missing while sliding_window=8"):
         windows(llama(sliding_window=8, use_sliding_window=True), adapter)
+
+
+def test_a_switch_for_all_layers(llama: Any) -> None:
+    """As ``transformers``' Qwen3-MoE, which has no list of layers to obey."""
+    adapter = QWEN.extend("all or none", window=window_everywhere_if_switched_on)
+    on = {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 3}
+    assert windows(llama(**on), adapter) == (8,) * 4
+    assert windows(llama(**on, layer_types=[SLIDING] * 4), adapter) == (8,) * 4
+    off = {**on, "use_sliding_window": False}
+    assert windows(llama(**off, layer_types=[FULL] * 4), adapter) == (None,) * 4
+    for raw in ({**on, "layer_types": ALTERNATING}, {**off, "layer_types": [SLIDING] * 4}):
+        with pytest.raises(ConfigError, match="layer_types: asks for other layers"):
+            windows(llama(**raw), adapter)
 
 
 def test_a_plugin_brings_its_own_policy(llama: Any) -> None:

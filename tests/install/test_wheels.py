@@ -13,8 +13,12 @@ from install.environments import Environment
 from install.wheelhouse import ROOT
 from packaging.requirements import Requirement
 
-PLUGINS = {"archzoo_llama": "plugins/llama", "archzoo_qwen3": "plugins/qwen3"}
-PACKAGES = {"archzoo": ROOT / "core"} | {name: ROOT / at / name for name, at in PLUGINS.items()}
+PLUGINS = {
+    f"archzoo_{file.parent.name}": file.parent / f"archzoo_{file.parent.name}"
+    for file in sorted(ROOT.glob("plugins/*/pyproject.toml"))
+}
+"""Package -> its source."""
+PACKAGES = {"archzoo": ROOT / "core", **PLUGINS}
 
 
 def names_in(wheel: Path) -> set[str]:

@@ -34,14 +34,21 @@ class Mutant:
         """Edit the file in a copy of the repository.
 
         Raises:
-            StaleMutant: an old text does not occur exactly once, or the edit changes nothing.
+            StaleMutant: as ``planted``.
         """
         path = tree / self.file
-        text = path.read_text(encoding="utf-8")
+        path.write_text(self.planted(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+    def planted(self, text: str) -> str:
+        """The file's text with the fault in it.
+
+        Raises:
+            StaleMutant: an old text does not occur exactly once, or the edit changes nothing.
+        """
         for old, new in self.edits.items():
             if text.count(old) != 1:
                 raise StaleMutant(f"{self.file} holds {text.count(old)} times, not once: {old!r}")
             if old == new:
                 raise StaleMutant(f"the edit changes nothing: {old!r}")
             text = text.replace(old, new)
-        path.write_text(text, encoding="utf-8")
+        return text

@@ -19,53 +19,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mutants.faults import (
-    attention,
-    config,
-    layers,
-    moe,
-    parallel,
-    pipeline,
-    prefix_cache,
-    qwen,
-    recorded,
-    registry,
-    registry_plugins,
-    runtime,
-    speculative,
-    topology,
-    updates,
-    weights,
-)
+from mutants.catalog import MUTANTS
 from mutants.mutant import Mutant
 from mutants.trial import ROOT, WHOLE_TIME_LIMIT, copy_tree, run_tests, short, try_mutant
-
-MUTANTS: tuple[Mutant, ...] = (
-    *parallel.MUTANTS,
-    *layers.MUTANTS,
-    *attention.MUTANTS,
-    *weights.MUTANTS,
-    *updates.MUTANTS,
-    *recorded.MUTANTS,
-    *config.MUTANTS,
-    *registry.MUTANTS,
-    *registry_plugins.MUTANTS,
-    *runtime.MUTANTS,
-    *speculative.MUTANTS,
-    *pipeline.MUTANTS,
-    *topology.MUTANTS,
-    *qwen.MUTANTS,
-    *moe.MUTANTS,
-    *prefix_cache.MUTANTS,
-)
 
 
 def chosen(words: list[str]) -> list[Mutant]:
     """Mutants by parts of their names; all without words."""
-    names = [mutant.name for mutant in MUTANTS]
-    assert len(set(names)) == len(names), "two mutants share a name"
     found = [m for m in MUTANTS if not words or any(word in m.name for word in words)]
     if not found:
+        names = [mutant.name for mutant in MUTANTS]
         raise SystemExit(f"no mutant is named like {' or '.join(words)}; there are:\n{names}")
     return found
 

@@ -99,7 +99,8 @@ def run_tests(
 
 def _child(pipe: Connection, tree: Path, nodes: list[str], keep_bytecode: bool) -> None:
     """Run pytest in this process and send its record. A mutant's bytecode is never kept."""
-    search = [str(tree / part) for part in ("src", "plugins/llama", "plugins/qwen3", "tests")]
+    plugins = sorted(file.parent for file in tree.glob("plugins/*/pyproject.toml"))
+    search = [str(part) for part in (tree / "src", *plugins, tree / "tests")]
     sys.path[:0] = search
     os.environ["PYTHONPATH"] = os.pathsep.join(search)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # some would warn about what is preloaded
@@ -112,7 +113,8 @@ def _child(pipe: Connection, tree: Path, nodes: list[str], keep_bytecode: bool) 
 
     recorder = Recorder()
     code = pytest.main(["-q", "--tb=no", "-p", "no:cacheprovider", *nodes], plugins=[recorder])
-    modules = [sys.modules.get(name) for name in ("archzoo", "archzoo_llama", "archzoo_qwen3")]
+    names = ["archzoo", *(f"archzoo_{plugin.name}" for plugin in plugins)]
+    modules = [sys.modules.get(name) for name in names]
     origins = [str(module.__file__) for module in modules if module is not None]
     pipe.send(Record(recorder.cases, origins, _problem(code, recorder, tree)))
 

@@ -7,9 +7,7 @@ what failed; under pytest, each check is a test that reads the result of all ran
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable
@@ -19,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from agents import run_ranks
 from torch import Tensor
 
 from archzoo.errors import CollectiveError, ShapeError, TopologyError
@@ -300,39 +299,10 @@ def run_rank(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, str]]:
-    """What failed on each gloo rank, by check.
-
-    The processes get torchrun's environment; like torchrun, this one holds the store, on a port
-    that is free for certain.
-    """
+    """What failed on each gloo rank, by check."""
     folder = tmp_path_factory.mktemp("gloo")
-    # documented by torch, yet not marked as exported
-    store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
-        "127.0.0.1", 0, is_master=True, wait_for_workers=False
-    )
-    common = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(store.port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "WORLD_SIZE": str(WORLD),
-        "OMP_NUM_THREADS": "1",
-    }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(folder)],
-            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(WORLD)
-    ]
-    try:
-        outputs = [process.communicate(timeout=120)[0] for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-    assert [process.returncode for process in ranks] == [0] * WORLD, "\n".join(outputs)
+    ended = run_ranks(__file__, folder, WORLD)
+    assert [each.code for each in ended] == [0] * WORLD, "\n".join(each.output for each in ended)
     return {rank: json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)}
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from agents import Ended, run_ranks
 
 from archzoo.parallel import Groups, Topology
 from archzoo.parallel.distributed import distributed_factory
@@ -50,45 +50,21 @@ def run_rank(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[int, str, dict[str, Any]]]:
-    """Exit code, output and last look of each rank."""
+def ends(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Ended, dict[str, Any]]]:
+    """How each rank ended, and its last look."""
     folder = tmp_path_factory.mktemp("leaving")
-    # documented by torch, yet not marked as exported
-    store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
-        "127.0.0.1", 0, is_master=True, wait_for_workers=False
-    )
-    common = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(store.port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "WORLD_SIZE": "2",
-        "OMP_NUM_THREADS": "1",
-    }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(folder)],
-            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    outputs = [process.communicate(timeout=120)[0] for process in ranks]
+    ended = run_ranks(__file__, folder, 2)
     looks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
-    return {
-        rank: (process.returncode, output, look)
-        for rank, (process, output, look) in enumerate(zip(ranks, outputs, looks, strict=True))
-    }
+    return list(zip(ended, looks, strict=True))
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_no_worker_thread_outlives_the_interpreter(ends: Any, rank: int) -> None:
-    assert ends[rank][2] == {"left": True, "threads": []}
+    assert ends[rank][1] == {"left": True, "threads": []}
 
 
 def test_a_collective_under_way_does_not_abort_the_process(ends: Any) -> None:
-    assert [ends[rank][0] for rank in (0, 1)] == [0, 0], ends
+    assert [ended.code for ended, _ in ends] == [0, 0], ends
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from archzoo.runtime.scheduler import Scheduler, Step
+from archzoo.runtime.scheduler import Scheduler
+from archzoo.runtime.step import Step
 
 VOCAB = 97
 

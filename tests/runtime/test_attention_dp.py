@@ -21,7 +21,7 @@ from archzoo.layers import PoolingType
 from archzoo.runtime.engine import Engine
 from archzoo.runtime.request import Request, SamplingParams
 from archzoo.runtime.runner import Wanted
-from archzoo.runtime.scheduler import Step, idle_step
+from archzoo.runtime.step import Step, idle_step
 from tiny import SIZES, ids_of, randomise, save
 
 SPOILT = 77

@@ -18,7 +18,7 @@ from archzoo.layers import LogitsProcessorOutput
 from archzoo.models import states_for_draft
 from archzoo.runtime.engine import Engine
 from archzoo.runtime.runner import Wanted
-from archzoo.runtime.scheduler import Step
+from archzoo.runtime.step import Step
 
 ASKED = (4, 0, LAYERS, 3)
 """Not in order; the first, the last, and two that are neighbours."""

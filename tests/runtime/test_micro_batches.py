@@ -12,7 +12,7 @@ from archzoo.forward import ForwardMode, PoolingRequest
 from archzoo.layers import InputLogprobs, LogitsProcessorOutput
 from archzoo.runtime.micro_batches import count_for, join, micro_batches
 from archzoo.runtime.runner import Logprobs, Wanted
-from archzoo.runtime.scheduler import Step
+from archzoo.runtime.step import Step
 
 
 def step_of(lengths: list[int], prefixes: list[int] | None = None) -> Step:

@@ -19,7 +19,7 @@ from archzoo.forward import PoolingRequest
 from archzoo.runtime import memory
 from archzoo.runtime.executor import SimulatedExecutor
 from archzoo.runtime.runner import Wanted
-from archzoo.runtime.scheduler import idle_step
+from archzoo.runtime.step import idle_step
 from tiny import SIZES, ids_of, randomise, save, tiny_llama
 
 

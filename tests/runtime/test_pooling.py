@@ -15,7 +15,7 @@ import archzoo
 from archzoo.errors import InputError
 from archzoo.forward import ForwardMode, PoolingRequest
 from archzoo.runtime.runner import Wanted
-from archzoo.runtime.scheduler import Step
+from archzoo.runtime.step import Step
 from tiny import SIZES, ids_of, randomise, save
 
 KINDS = ("LlamaForSequenceClassification", "LlamaModel")

@@ -242,8 +242,8 @@ def free_slots_hold_nan(model: archzoo.Model) -> Iterator[None]:
     """NaN goes into every slot that is given back, on every rank: whoever reads it is seen."""
     plain = SlotAllocator.free
 
-    def free(self: SlotAllocator, slots: Any) -> None:
-        plain(self, slots)
+    def free(self: SlotAllocator, slots: Any, room: int = 0) -> None:
+        plain(self, slots, room)
         for runner in model.engine.runners:
             if model.engine.lanes[runner.group_index].slots is self:
                 fill(runner, slots)

@@ -1,6 +1,6 @@
 """Topologies as gloo processes under torchrun: every process is told what the simulation says.
 
-Run as a script, this file is one rank: it loads every topology of its job, and writes what it was
+Run as a script, this file is one rank: it loads every topology, and writes what it was
 told; under pytest the answers of all ranks are compared with those of the same ranks simulated.
 """
 
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +19,16 @@ import archzoo
 from archzoo.errors import LogitsError, WeightError
 from archzoo.parallel.launch import shutdown
 
-JOBS: dict[str, tuple[dict[str, Any], ...]] = {
-    "one-agent": (
-        {"tp": 2, "pp": 2},
-        {"pp": 4, "pp_layers": (1, 1, 2, 1), "pp_micro_batches": 3},
-        {"tp": 4, "plan": "naive"},
-        {"tp": 4, "attn_dp": 2},
-        {"tp": 4, "attn_dp": 2, "dp_lm_head": True},
-        {"tp": 4, "attn_dp": 4},
-    ),
-    "two-agents": ({"tp": 2, "pp": 2, "attn_dp": 2}, {"tp": 4, "attn_dp": 2}),
-}
-"""Topologies of four processes, by how these are started."""
-AGENTS = {"one-agent": 1, "two-agents": 2}
+TOPOLOGIES: tuple[dict[str, Any], ...] = (
+    {"tp": 2, "pp": 2},
+    {"pp": 4, "pp_layers": (1, 1, 2, 1), "pp_micro_batches": 3},
+    {"tp": 4, "plan": "naive"},
+    {"tp": 4, "attn_dp": 2},
+    {"tp": 4, "attn_dp": 2, "dp_lm_head": True},
+    {"tp": 4, "attn_dp": 4},
+    {"tp": 2, "pp": 2, "attn_dp": 2},
+)
+"""Of four processes, which two agents start, as on two hosts; other files have one agent."""
 SPOILT = 77
 """An id whose embedding is NaN in the spoilt checkpoint."""
 
@@ -74,11 +69,11 @@ def answers(folder: Path, topology: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def run_rank(folder: Path, job: str) -> None:
+def run_rank(folder: Path) -> None:
     """One process of torchrun."""
     torch.set_num_threads(1)
-    found = [answers(folder, topology) for topology in JOBS[job]]
-    torch.save(found, folder / job / f"{os.environ['RANK']}.pt")
+    found = [answers(folder, topology) for topology in TOPOLOGIES]
+    torch.save(found, folder / f"{os.environ['RANK']}.pt")
     shutdown()
 
 
@@ -109,40 +104,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(folder: Path) -> Callable[[str], list[list[dict[str, Any]]]]:
-    """What each process of a job was told, by rank, then by topology."""
+def told(folder: Path) -> list[list[dict[str, Any]]]:
+    """What each process was told, by rank, then by topology."""
     from agents import run_agents
 
-    @cache
-    def of(job: str) -> list[list[dict[str, Any]]]:
-        (folder / job).mkdir()
-        script = [__file__, str(folder), job]
-        agents = AGENTS[job]
-        for ended in run_agents(folder / job, script, agents=agents, per_agent=4 // agents):
-            assert ended.code == 0, ended.output
-        return [torch.load(folder / job / f"{rank}.pt", weights_only=False) for rank in range(4)]
-
-    return of
+    for ended in run_agents(folder, [__file__, str(folder)], agents=2, per_agent=2):
+        assert ended.code == 0, ended.output
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(4)]
 
 
-@pytest.mark.parametrize(
-    ("job", "at"),
-    [(job, at) for job, topologies in JOBS.items() for at in range(len(topologies))],
-    ids=[f"{job}-{topology}" for job, topologies in JOBS.items() for topology in topologies],
-)
+@pytest.mark.parametrize("at", range(len(TOPOLOGIES)), ids=list(map(str, TOPOLOGIES)))
 def test_every_process_is_told_what_the_simulation_says(
-    told: Callable[[str], list[list[dict[str, Any]]]], folder: Path, job: str, at: int
+    told: list[list[dict[str, Any]]], folder: Path, at: int
 ) -> None:
-    expected = answers(folder, JOBS[job][at])
-    for found in told(job):
+    expected = answers(folder, TOPOLOGIES[at])
+    for found in told:
         compare(found[at], expected)
-        assert found[at]["drawn"] == told(job)[0][at]["drawn"], "a seed of its own on some process"
+        assert found[at]["drawn"] == told[0][at]["drawn"], "a seed of its own on some process"
 
 
 def test_the_command_says_on_two_agents_what_one_process_says(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """``archzoo generate``: one process of the four speaks."""
+    """``archzoo generate``: one process of the four speaks; without --tp stages share them out."""
     from agents import run_agents
 
     from archzoo.cli import main
@@ -151,7 +135,7 @@ def test_the_command_says_on_two_agents_what_one_process_says(
     command += ["--max-new-tokens", "6"]
     assert main(command) == 0
     said = capfd.readouterr().out.strip()
-    sizes = ["--tp", "2", "--pp", "2", "--attn-dp", "2"]
+    sizes = ["--pp", "2", "--attn-dp", "2"]
     ended = run_agents(tmp_path, ["-m", "archzoo", *command, *sizes], agents=2, per_agent=2)
     assert [each.code for each in ended] == [0, 0], ended
     assert [each.output.count(said) for each in ended] == [1, 0] and said
@@ -177,4 +161,4 @@ def compare(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    run_rank(Path(sys.argv[1]), sys.argv[2])
+    run_rank(Path(sys.argv[1]))

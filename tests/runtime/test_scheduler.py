@@ -15,8 +15,9 @@ from archzoo.errors import CapacityError, InputError
 from archzoo.forward import ForwardMode
 from archzoo.runtime.prefix_cache import PrefixCache
 from archzoo.runtime.request import Request, RequestState, SamplingParams
-from archzoo.runtime.scheduler import Scheduler, Step
+from archzoo.runtime.scheduler import Scheduler
 from archzoo.runtime.slots import SlotAllocator
+from archzoo.runtime.step import Step
 
 
 def build(

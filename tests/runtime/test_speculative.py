@@ -70,7 +70,9 @@ def plain(target: archzoo.Model) -> list[list[int]]:
         ([5], [5, 6], [5, 6]),
         ([5, 7], [5, 6, 7], [5, 6]),
         ([5, 7], [6, 7, 8], [6]),
-        ([5, 7, 9], [5, -1, 9, 2], [5, -1]),
+        ([5, 7, 9], [-1, 7, 9, 2], [-1]),
+        ([5, 7, 9], [5, -1, 9, 2], [5]),
+        ([5, 7, 9], [5, 7, 9, -1], [5, 7, 9]),
     ],
 )
 def test_what_stands(proposal: list[int], sampled: list[int], stands: list[int]) -> None:
@@ -232,6 +234,40 @@ def test_a_pool_too_small_for_all(
         assert all_free(tight, noise, small)
 
 
+def test_a_draft_that_is_asked_itself_has_its_whole_pool(
+    folder: Path, target: archzoo.Model, noise: archzoo.Model, plain: list[list[int]]
+) -> None:
+    """Seats of another model's requests fill its pool: they leave for its own work."""
+    small = load(folder / "noisy", kv_slots=48)
+    ids = ids_of(30, seed=5)
+    for ask in (
+        lambda model: model.generate(ids, 18, ignore_eos=True).token_ids,
+        lambda model: model.logits([*ids, *ids[:18]]).argmax(-1).tolist(),
+    ):
+        stream = greedy(target, stream=True, draft=small)
+        chunks = [next(stream) for _ in range(8)]
+        assert small.engine.free_slots < 30
+        assert ask(small) == ask(noise)
+        found: list[list[int]] = [[] for _ in PROMPTS]
+        for chunk in [*chunks, *stream]:
+            found[chunk.index] += chunk.token_ids
+        assert found == plain and all_free(target, small)
+
+
+def test_seats_in_the_pool_of_another_group(folder: Path, plain: list[list[int]]) -> None:
+    """A model drafts for itself: what one group's requests hold in the other's pool gives way."""
+    model = load(folder / "target", kv_slots=40, tp=2, attn_dp=2)
+    options: dict[str, Any] = {"ignore_eos": True, "stream": True, "draft": model}
+    first = model.generate(ids_of(4, seed=5), 30, **options)
+    for _ in range(6):
+        next(first)
+    assert model.engine.lanes[1].slots.available < 30
+    second = model.generate(PROMPTS[2], 9, **options)
+    assert [token for chunk in second for token in chunk.token_ids] == plain[2][:9]
+    assert sum(len(chunk.token_ids) for chunk in first) < 30
+    assert all_free(model)
+
+
 def test_guesses_leave_others_their_next_slot(folder: Path, other: archzoo.Model) -> None:
     """A slot for a guess is never taken from a token that is sure to be wanted."""
     model = load(folder / "target", kv_slots=22)
@@ -376,13 +412,53 @@ def test_only_rows_that_stand_can_end_a_request(target: archzoo.Model) -> None:
         request.speculation = Speculation(drafter, [8, 9])
     step = scheduler.next_step()
     assert step is not None and step.samples == [3, 3, 3]
-    sampled = [3, -1, -1, 8, -1, 4, 8, 9, 1]
+    sampled = [3, -1, -1, -1, 9, 4, 8, 9, -1]
     end_unusable(scheduler, step, sampled, scheduler.members(step))
+    assert [request.finish_reason for request in requests] == [None] * 3
+    scheduler.finish_step(step, sampled)
+    assert [request.output_ids for request in requests] == [[5, 3], [6], [7, 8, 9]]
+    assert [request.computed for request in requests] == [5, 4, 6]
+    alone = scheduler.next_step()
+    assert alone is not None and alone.samples == [1, 1, 1]
+    end_unusable(scheduler, alone, [4, -1, 4], scheduler.members(alone))
     assert [request.finish_reason for request in requests] == [None, "abort", None]
     assert isinstance(requests[1].error, LogitsError) and "request 1 hold" in str(requests[1].error)
-    scheduler.finish_step(step, sampled)
-    assert [request.output_ids for request in requests] == [[5, 3], [6], [7, 8, 9, 1]]
-    assert [request.computed for request in requests] == [5, 4, 7]
+
+
+def test_slots_of_a_cancelled_proposal_are_given_back(target: archzoo.Model) -> None:
+    scheduler = Scheduler(SlotAllocator(64), 1, 64, None, 64)
+    request = scheduler.add(Request(ids_of(4), SamplingParams(9)))
+    first = scheduler.next_step()
+    assert first is not None
+    scheduler.finish_step(first, [5])
+    request.speculation = Speculation(Drafter(target.engine, 2, False), [8, 9])
+    cancelled = scheduler.next_step()
+    assert cancelled is not None and len(request.slots) == 7
+    scheduler.cancel_step(cancelled)
+    request.speculation.proposal = []
+    again = scheduler.next_step()
+    assert again is not None
+    scheduler.finish_step(again, [6])
+    assert len(request.slots) == len(request.tokens) == 6
+
+
+@pytest.mark.parametrize("spoilt", ["target", "draft"])
+def test_rows_behind_a_stop_may_hold_anything(
+    folder: Path, target: archzoo.Model, plain: list[list[int]], spoilt: str
+) -> None:
+    """A stop id with NaN for an embedding: plain decoding never computes it, guesses go past it."""
+    at, (answer, *_) = 3, plain
+    assert answer[at] not in [*answer[:at], *PROMPTS[0]]
+    broken = load(folder / "target")
+    for runner in broken.engine.runners:
+        runner.module.model.embed_tokens.weight.data[answer[at]] = torch.nan
+    one, draft = (broken, target) if spoilt == "target" else (target, broken)
+    options: dict[str, Any] = {"ignore_eos": True, "draft": draft, "draft_tokens": 5}
+    drafted = one.generate(PROMPTS[0], COUNT, stop_token_ids=answer[at], **options)
+    assert (drafted.token_ids, drafted.finish_reason) == (answer[: at + 1], "stop")
+    with pytest.raises(LogitsError, match="the draft of" if spoilt == "draft" else "request"):
+        one.generate(PROMPTS[0], COUNT, **options)
+    assert all_free(target, broken)
 
 
 @pytest.mark.parametrize(

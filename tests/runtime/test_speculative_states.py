@@ -12,6 +12,8 @@ from runtime.topologies import BYTES_ONLY
 
 import archzoo
 from archzoo.errors import InputError
+from archzoo.runtime import prefix_cache
+from archzoo.runtime.engine import Engine
 from tiny import ids_of
 
 
@@ -91,6 +93,14 @@ def test_pools_too_small_for_all(
     check(tight, load(folder / "head", kv_slots=its), plain, proposed)
 
 
+def test_seats_are_dealt_to_every_group(folder: Path, target: archzoo.Model) -> None:
+    """Two rows in each of two groups are enough for four requests."""
+    draft = load(folder / "head", tp=2, attn_dp=2, max_requests=2)
+    drafted = target.generate(PROMPTS, 12, ignore_eos=True, draft=draft)
+    assert all(result.speculation.proposed for result in drafted)
+    assert all_free(target, draft)
+
+
 def test_an_embedding_is_lent_by_every_topology(folder: Path, target: archzoo.Model) -> None:
     want = dict(load(folder / "lent", target=target).export_weights())
     for options in ({"pp": 3}, {"tp": 6, "attn_dp": 2}):
@@ -125,6 +135,36 @@ def test_states_are_not_taken_from_requests_under_way(folder: Path, plain: Any) 
     target.set_aux_layers(())
     for one, two in zip(target.logits(PROMPTS), logits, strict=True):
         assert one.equal(two)
+
+
+def test_a_draft_at_work_keeps_its_own_states(folder: Path, plain: Any) -> None:
+    target, draft = load(folder / "target"), load(folder / "head")
+    stream = target.generate(PROMPTS, 12, ignore_eos=True, stream=True, draft=draft)
+    next(stream)
+    with pytest.raises(InputError, match=r"goes on from its own hidden states \(1,\)"):
+        draft.set_aux_layers(())
+    assert sum(len(chunk.token_ids) for chunk in stream) == 12 * 4 - 1
+    draft.set_aux_layers(())
+
+
+@pytest.mark.parametrize("drafted", [True, False])
+def test_nobody_waits_for_prefixes_that_it_cannot_use(
+    folder: Path, drafted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts that begin alike: without a head one goes first, with one all go together."""
+    monkeypatch.setattr(prefix_cache, "WORTH_WAITING", 5)
+    target, head = load(folder / "target"), load(folder / "head")
+    prompts, plain, rows = [[*ids_of(20), n] for n in range(3, 6)], Engine._run, list[list[int]]()
+
+    def run(self: Engine, steps: Any, wanted: Any) -> Any:
+        if self is target.engine:
+            rows.append(steps[0].extend_lens)
+        return plain(self, steps, wanted)
+
+    monkeypatch.setattr(Engine, "_run", run)
+    target.generate(prompts, 1, draft=head if drafted else None)
+    assert rows == ([[21, 21, 21]] if drafted else [[21], [1, 1]])
+    assert target.cache_stats.prompt_tokens == (0 if drafted else 63), "not looked up"
 
 
 def test_two_heads_and_none_take_turns(folder: Path, plain: Any, target: archzoo.Model) -> None:

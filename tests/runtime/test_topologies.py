@@ -18,7 +18,7 @@ from archzoo.layers import LogitsProcessorOutput
 from archzoo.runtime import engine as engine_module
 from archzoo.runtime.choosing import Choice
 from archzoo.runtime.request import Request
-from archzoo.runtime.scheduler import Step
+from archzoo.runtime.step import Step
 from tiny import reference_logits
 
 SWEEP = sweep()

@@ -61,7 +61,7 @@ def head(tmp_path_factory: pytest.TempPathFactory, model: archzoo.Model) -> arch
 def test_a_head_of_random_weights_changes_no_token(
     model: archzoo.Model, head: archzoo.Model, plain: list[list[int]]
 ) -> None:
-    drafted = generate(model, draft=head, draft_tokens=PROPOSED)
+    drafted = generate(model, draft=head, draft_tokens=2)  # each is a row more to compute
     assert [result.token_ids for result in drafted] == plain
     assert model.module.aux_layers == (2, 15, 27)
     assert all(result.speculation.proposed > NEW for result in drafted)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from survey.checkpoints import EXPERTS, tensors, write
 from survey.stated import CONFIG, shapes, state
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import archzoo
 from archzoo.config import ModelConfig
 from archzoo.errors import ConfigError, InputError, ShapeError, TopologyError
 from archzoo.forward import KVCacheLayout
+from archzoo.layers.moe import Experts, Routes
 from archzoo.layers.rope_tables import RopeTable, table_bytes
 from archzoo.survey import holders
 from archzoo_llama.model import LlamaForCausalLM
@@ -115,6 +120,53 @@ def test_activations_grow_with_rows_and_with_requests(tmp_path: Path) -> None:
     wide = archzoo.preflight(folder, chunk=64).ranks[0].memory.activations
     many = archzoo.preflight(folder, chunk=1, batch=1000).ranks[0].memory.activations
     assert 0 < small < wide and many >= 1000 * 131 * 4
+
+
+class Alive(TorchDispatchMode):
+    """Counts the bytes of results that are alive, by watching their storages; keeps the most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for each in tree_leaves(found):
+            if isinstance(each, torch.Tensor):
+                self._watch(each.untyped_storage())
+        return found
+
+    def _watch(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key in self._known:
+            return
+        self._known.add(key)
+        self.now += storage.nbytes()
+        self.most = max(self.most, self.now)
+        weakref.finalize(storage, self._gone, key, storage.nbytes())
+
+    def _gone(self, key: int, nbytes: int) -> None:
+        self._known.discard(key)
+        self.now -= nbytes
+
+
+@pytest.mark.parametrize("sizes", [{}, {"tp": 2}, {"tp": 6, "ep": 2}], ids=str)
+def test_activations_of_experts_are_no_less_than_a_forward_takes(
+    tmp_path: Path, sizes: dict[str, int]
+) -> None:
+    folder, rows = write(tmp_path, "experts", tensors("experts")), 512
+    model = archzoo.load(folder, kv_slots=16, **sizes)
+    report = archzoo.preflight(folder, chunk=rows, **sizes)
+    for rank, runner in zip(report.ranks, model.engine.runners, strict=True):
+        experts = next(each for each in runner.module.modules() if isinstance(each, Experts))
+        x = torch.randn(rows, EXPERTS["hidden_size"], dtype=report.dtype)
+        here = torch.arange(experts.layout.here.start, experts.layout.here.stop)
+        routes = Routes(here[:2].expand(rows, 2), torch.ones(rows, 2))
+        with torch.inference_mode(), Alive() as alive:
+            experts.compute(x, routes)
+        residual_and_normed = 2 * x.nbytes
+        assert 4 * rows * 24 < alive.most <= rank.memory.activations - residual_and_normed
 
 
 @pytest.mark.parametrize("kind", ["default", "linear", "dynamic", "longrope", "llama3", "yarn"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import struct
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from fuzz.mutator import mutate
 from safetensors.torch import save_file
 
 from archzoo.errors import ArchzooError, CheckpointFileError, WeightError
-from archzoo.weights import open_headers, open_source
+from archzoo.weights import PlacedSource, Stored, open_headers, open_source
 
 FILES = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 INDEX = "model.safetensors.index.json"
@@ -83,6 +84,10 @@ def test_places_are_where_the_bytes_lie(saved: Path) -> None:
         source.close()
 
 
+def places(source: PlacedSource) -> dict[str, Stored]:
+    return {name: source.stored(name) for name in source.infos()}
+
+
 @pytest.mark.parametrize("change", [cut_off, replaced_by_json])
 def test_headers_alone_say_all_but_cannot_be_loaded(
     saved: Path, change: Callable[[Path], None]
@@ -91,7 +96,7 @@ def test_headers_alone_say_all_but_cannot_be_loaded(
     change(saved)
     headers = open_headers(saved)
     assert dict(headers.infos()) == dict(whole.infos())
-    assert dict(headers.places) == dict(whole.places)
+    assert places(headers) == places(whole)
     assert "weights are here" in str(headers.notes) or "headers only" in str(headers.notes)
     with pytest.raises(CheckpointFileError):
         open_source(saved)
@@ -196,6 +201,7 @@ BAD_JSON: list[Any] = [
     {"../x.safetensors": {"size": 24, "header": {}}}, {"/x.safetensors": {"size": 24, "header": {}}},
     {"x.safetensors": {"size": 23, "header": {"t": GOOD}}},
     {"a\u001b.safetensors": {"size": 24, "header": {}}},
+    {"a" * 5000 + ".safetensors": {"size": 24, "header": {"t": 3}}},
 ]  # fmt: skip
 
 
@@ -211,6 +217,45 @@ def test_a_json_that_cannot_be_read_is_refused(tmp_path: Path, text: str) -> Non
     (tmp_path / HEADERS).write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(CheckpointFileError):
         open_headers(tmp_path)
+
+
+def test_a_json_of_more_bytes_than_any_model_needs_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / HEADERS
+    with path.open("wb") as stream:
+        stream.truncate((64 << 20) + 1)
+    with pytest.raises(CheckpointFileError, match="at most 67108864 are read"):
+        open_headers(path)
+
+
+def test_gguf_files_count_before_a_json(tmp_path: Path) -> None:
+    """As when the weights are read: both ways of opening name the same file."""
+    (tmp_path / HEADERS).write_text(
+        json.dumps({"x.safetensors": {"size": 24, "header": {"t": GOOD}}})
+    )
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    for opened in (open_headers, open_source):
+        with pytest.raises(CheckpointFileError) as caught:
+            opened(tmp_path)
+        assert caught.value.file == str(tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize("opened", [open_headers, open_source])
+def test_what_the_system_does_not_let_us_read_is_named(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, opened: Callable[[Path], object]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    for owner, name, path in (
+        (os, "listdir", saved),
+        (Path, "open", saved / INDEX),
+        (Path, "open", saved / FILES[0]),
+    ):
+        with monkeypatch.context() as patched, pytest.raises(CheckpointFileError) as caught:
+            patched.setattr(owner, name, refuse)
+            opened(path)
+        assert caught.value.file == str(path)
+        assert "cannot be read (Permission denied)" in str(caught.value)
 
 
 def test_two_jsons_leave_the_choice_open(tmp_path: Path) -> None:

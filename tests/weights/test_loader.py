@@ -157,6 +157,28 @@ def test_values_that_do_not_fit_float16_are_a_fault(toy):
     assert load(toy(dtype=torch.float16).model(), full, name_map=toy.names).ok
 
 
+@pytest.mark.parametrize(
+    ("stored", "dtype", "value"),
+    [(torch.float64, torch.float32, 1e39), (torch.float64, torch.bfloat16, -1e300),
+     (torch.float32, torch.bfloat16, torch.finfo(torch.float32).max)],
+    ids=str,
+)  # fmt: skip
+def test_values_that_become_infinite_in_any_float_are_a_fault(toy, stored, dtype, value):
+    full = {name: tensor.to(stored) if tensor.is_floating_point() else tensor
+            for name, tensor in toy().checkpoint().items()}  # fmt: skip
+    assert load(toy(dtype=dtype).model(), full, name_map=toy.names).ok
+    full["model.norm.weight"][:2] = torch.tensor([float("inf"), value], dtype=stored)
+    with pytest.raises(CoverageError, match=rf"beyond {dtype}'s range; load as {stored}"):
+        load(toy(dtype=dtype).model(), full, name_map=toy.names)
+
+
+def test_pairs_that_were_let_go_cannot_be_read():
+    source = IterableSource([("a", torch.ones(2))])
+    source.close()
+    with pytest.raises(WeightError, match="a: an iterator of tensors has no such tensor"):
+        source.read("a", ((0, 2),))
+
+
 def test_shape_fault_names_tensor_parameter_and_both_full_shapes(toy):
     full = toy().checkpoint()
     full["model.embed_tokens.weight"] = torch.zeros(17, 10)

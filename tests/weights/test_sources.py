@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from archzoo.errors import CheckpointFileError, WeightError
 from archzoo.parallel import whole
 from archzoo.weights import IterableSource, open_source, source, source_tensors_equal
-from archzoo.weights.safetensors_source import DTYPES
+from archzoo.weights.safetensors_header import DTYPES
 
 ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 
@@ -167,7 +167,7 @@ def test_headers_that_lie_are_refused(tmp_path):
     )
     refused(tmp_path, "model.safetensors")
     path.write_bytes(header({"a": {"dtype": "F4", "shape": [2], "data_offsets": [0, 1]}}) + b"1")
-    refused(tmp_path, "'a' as F4")
+    refused(tmp_path, "'a' as 'F4'")
 
 
 def test_no_metadata_is_fine(tmp_path):

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from ...errors import LogitsError
 from ...forward import ForwardMode
-from ..choosing import UNUSABLE
 from ..engine import Engine
 from ..request import Request
 from .forward import DraftForward, Found, Job
 from .seats import Seat, Seats
+from .verifying import UNUSABLE
 
 
 class Drafter:
@@ -42,7 +42,7 @@ class Drafter:
     def propose(self, requests: Sequence[Request]) -> None:
         """Set the proposal of each of these running requests.
 
-        A request whose draft gives unusable logits gets an error instead.
+        A request whose draft gives unusable logits after tokens that stand gets an error instead.
         """
         jobs = [job for request in requests if (job := self._job(request)) is not None]
         self._catch_up(jobs)
@@ -57,6 +57,10 @@ class Drafter:
         known = 0 if seat.states is None else seat.states.shape[0]
         assert first == seat.computed + known, "states of a running request come without a gap"
         seat.states = states if seat.states is None else torch.cat([seat.states, states])
+
+    def give_up(self, request: Request) -> None:
+        """Propose nothing more for a request until it runs anew."""
+        self._seats.give_up(request)
 
     def release(self, request: Request) -> None:
         """Forget a request that runs no more."""
@@ -134,6 +138,7 @@ class Drafter:
         job.state = found.state
         if found.token == UNUSABLE:
             job.count = 0
-            request.error = LogitsError((0,), (f"the draft of request {request.request_id}",))
+            if not request.proposal:  # else it is of a row behind guesses, which may hold anything
+                request.error = LogitsError((0,), (f"the draft of request {request.request_id}",))
         elif found.token is not None:
             request.speculation.proposal.append(found.token)

@@ -13,7 +13,7 @@ from ...forward import ForwardMode
 from ..choosing import Choice
 from ..engine import Engine
 from ..request import Request
-from ..scheduler import Step, idle_step
+from ..step import Step, idle_step
 from .seats import Seat
 
 

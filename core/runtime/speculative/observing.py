@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ..request import Request
-from ..scheduler import Step
+from ..step import Step
 
 
 def hand_over(step: Step, requests: Sequence[Request], states: Tensor) -> None:

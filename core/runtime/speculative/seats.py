@@ -1,8 +1,9 @@
 """Seats: where requests of a target are kept in the KV pool of its draft.
 
 A seat lasts as long as its request runs. Slots are borrowed: where the draft's pool has no room, or
-its context ends, the seat is given up, and the request goes on without proposals until it runs
-anew. So a draft, be it the target itself, never takes the room that running requests need.
+its context ends, or requests of its own need the slots, the seat is given up, and the request goes
+on without proposals until it runs anew. So a draft, be it the target itself, never takes the room
+that running requests need.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Seats:
     def of(self, request: Request) -> Seat | None:
         """A running request's seat, taken when first asked for; None when it was given up."""
         if request not in self._taken:
-            self._taken[request] = self._take()
+            self._taken[request] = self._take(request)
         return self._taken[request]
 
     def grow(self, request: Request, seat: Seat, total: int) -> bool:
@@ -69,7 +70,7 @@ class Seats:
         lane = self._engine.lanes[seat.lane]
         spare = lane.slots.available - self._rows * len(lane.scheduler.running)
         if total > self._engine.limits.pool.context or missing > spare:
-            self._give_up(request, seat)
+            self.give_up(request)
             return False
         if seat.slots:
             seat.slots += lane.slots.alloc_after(seat.slots[-1], missing)
@@ -79,23 +80,30 @@ class Seats:
             seat.slots = lane.slots.alloc(missing, room=room)
         return True
 
+    def give_up(self, request: Request) -> None:
+        """Free the request's seat; it has none until it runs anew."""
+        self.release(request)
+        self._taken[request] = None
+
     def release(self, request: Request) -> None:
         """The request runs no more."""
         seat = self._taken.pop(request, None)
         if seat is not None:
             self._free(seat)
 
-    def _take(self) -> Seat | None:
+    def _take(self, request: Request) -> Seat | None:
         lanes = self._engine.lanes
-        lane = max(range(len(lanes)), key=lambda at: lanes[at].slots.available)
-        rows = lanes[lane].draft_rows
-        return Seat(lane, heappop(rows)) if rows else None
-
-    def _give_up(self, request: Request, seat: Seat) -> None:
-        self._taken[request] = None
-        self._free(seat)
+        rooms = [(len(lane.draft_rows), lane.slots.available) for lane in lanes]
+        at = rooms.index(max(rooms))
+        lane = lanes[at]
+        if not lane.draft_rows:
+            return None
+        seat = Seat(at, heappop(lane.draft_rows))
+        lane.guests[seat.row] = lambda: self.give_up(request)
+        return seat
 
     def _free(self, seat: Seat) -> None:
         lane = self._engine.lanes[seat.lane]
+        lane.guests.pop(seat.row, None)
         lane.slots.free(seat.slots)
         heappush(lane.draft_rows, seat.row)

@@ -26,6 +26,10 @@ class DraftSource(Protocol):
         """Take the target's hidden states of positions first, first + 1, …"""
         ...
 
+    def give_up(self, request: Request) -> None:
+        """Propose nothing more for a request until it runs anew."""
+        ...
+
     def release(self, request: Request) -> None:
         """Forget a request that runs no more."""
         ...

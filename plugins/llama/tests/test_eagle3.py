@@ -23,7 +23,7 @@ from archzoo.errors import (
 )
 from archzoo.forward import ForwardMode
 from archzoo.runtime.runner import Wanted
-from archzoo.runtime.scheduler import Step
+from archzoo.runtime.step import Step
 from archzoo_llama.eagle3 import LlamaForCausalLMEagle3
 from tiny import ids_of, tiny_llama
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from archzoo.config import LLAMA_LIKE, window_if_switched_on
 
 _TEXT = dict.fromkeys(
-    ("mrope_section", "mrope_interleaved"), "a text token has one position on every axis"
+    ("mrope_section", "mrope_interleaved", "use_mrope"),
+    "a text token has one position on every axis",
 )
 """What text models that come out of multimodal ones still state."""
 

@@ -120,7 +120,8 @@ def test_axes_of_a_multimodal_model_are_one_axis_for_text(family: Family, kind: 
     """Qwen2.5-VL's and Qwen3-VL's text models, saved alone."""
     block = {"rope_type": kind, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
     raw = {**SIZES, "rope_theta": 1e6}
-    config = ModelConfig.from_dict({**raw, "rope_scaling": block}, family[0])
+    stated = {**raw, "rope_scaling": block, "use_mrope": False}  # as DeepSeek-R1-Distill-Qwen
+    config = ModelConfig.from_dict(stated, family[0])
     assert config.rope == ModelConfig.from_dict(raw, family[0]).rope
     rule = "a text token has one position on every axis"
     assert config.ledger.ignored["rope_scaling.mrope_section"] == rule

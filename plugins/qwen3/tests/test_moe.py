@@ -17,9 +17,10 @@ from torch import Tensor
 
 import archzoo
 from archzoo.config import ModelConfig
-from archzoo.errors import CoverageError, ShapeError, TopologyError
+from archzoo.errors import ConfigError, CoverageError, ShapeError, TopologyError
 from archzoo.models import GatedMLP, SparseMLP
 from archzoo.parallel.launch import shutdown
+from archzoo_qwen3.moe import QWEN3_MOE, Qwen3MoeModel
 
 SIZES: dict[str, Any] = {
     "num_hidden_layers": 4,
@@ -221,11 +222,23 @@ def test_what_does_not_fit_is_refused(checkpoints: Checkpoints) -> None:
         archzoo.load(path, tp=8, ep=8)
 
 
+def test_a_backbone_saved_under_the_name_of_its_language_model(
+    checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    path, reference = checkpoints("mixed")
+    reference.model.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text((path / "config.json").read_text())
+    loaded = archzoo.load(tmp_path, tp=4, attn_dp=2, ep=2)
+    assert type(loaded.module) is Qwen3MoeModel and Qwen3MoeModel.adapter is QWEN3_MOE
+    with torch.no_grad():
+        rows = [reference.model(torch.tensor([ids]))[0][0, -1] for ids in PROMPTS]
+    got = loaded.embed(PROMPTS, normalize=False)
+    torch.testing.assert_close(got, torch.stack(rows), rtol=0, atol=1e-5)
+
+
 def test_defaults_are_those_of_transformers() -> None:
     """But for the rotary base, as in the dense family."""
     from transformers import Qwen3MoeConfig
-
-    from archzoo_qwen3.moe import QWEN3_MOE
 
     theirs = Qwen3MoeConfig()
     ours = ModelConfig.from_dict(
@@ -252,8 +265,6 @@ def test_defaults_are_those_of_transformers() -> None:
 
 
 def test_a_window_is_everywhere_or_nowhere() -> None:
-    from archzoo_qwen3.moe import QWEN3_MOE
-
     raw = {
         **{"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3},
         **{"num_attention_heads": 4, "sliding_window": 16, "max_window_layers": 2},
@@ -263,6 +274,9 @@ def test_a_window_is_everywhere_or_nowhere() -> None:
         for on in (False, True)
     ]
     assert windows == [(None,) * 3, (16,) * 3]
+    kinds = ["full_attention", "sliding_attention", "full_attention"]
+    with pytest.raises(ConfigError, match="applies to every layer"):
+        ModelConfig.from_dict({**raw, "use_sliding_window": True, "layer_types": kinds}, QWEN3_MOE)
 
 
 def test_commands_deal_experts_out(

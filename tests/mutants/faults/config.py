@@ -120,6 +120,16 @@ MUTANTS = (
         (f"{WINDOWS}[over6-expected6]", f"{WINDOWS}[over7-expected7]"),
     ),
     Mutant(
+        "causal-whatever-is-stated",
+        "an embedding model that attends both ways, run as a language model",
+        "core/config/fields.py",
+        {"if name in TAKEN_FOR_GRANTED:": "if name in ():"},
+        (
+            "tests/config/test_ledger.py"
+            "::test_attention_of_another_kind_is_refused_unless_a_family_reads_it",
+        ),
+    ),
+    Mutant(
         "gguf-tie-inverted",
         "a GGUF file with an output matrix read as tied",
         "core/config/gguf.py",

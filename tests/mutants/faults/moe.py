@@ -9,6 +9,7 @@ EXPERTS = "tests/layers/moe/test_experts.py"
 DEALING = "tests/parallel/test_experts.py"
 NAMES = "tests/weights/test_experts.py"
 CONFIG = "tests/config/test_moe.py"
+MEMORY = "tests/survey/test_memory.py"
 QWEN = "plugins/qwen3/tests/test_moe.py"
 
 LIKELIEST = f"{ROUTER}::test_the_likeliest_experts_with_their_probabilities"
@@ -172,5 +173,12 @@ MUTANTS = (
         "core/parallel/experts.py",
         {"for expert in range(experts.total)\n": "for expert in experts.here\n"},
         (f"{DEALING}::test_all_ranks_together_hold_every_element_once",),
+    ),
+    Mutant(
+        "experts-take-no-memory",
+        "preflight plans experts as if a row met one of them",
+        "core/survey/memory.py",
+        {"pairs = load.rows * min(top_k, len(each.layout.here))": "pairs = load.rows"},
+        (f"{MEMORY}::test_an_mlp_takes_no_more_than_planned",),
     ),
 )

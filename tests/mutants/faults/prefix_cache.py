@@ -9,6 +9,7 @@ CACHE = "tests/runtime/test_prefix_cache.py"
 SCHEDULER = "tests/runtime/test_scheduler.py"
 SLOTS = "tests/runtime/test_slots.py"
 STREAMS = f"{CACHE}::test_streams_of_which_some_are_cancelled"
+DRAFTED = "tests/runtime/test_drafts_and_prefixes.py::test_streams_with_every_kind_of_draft"
 
 MUTANTS = (
     Mutant(
@@ -60,7 +61,7 @@ MUTANTS = (
         "whole-prompt-from-the-cache",
         "a prompt that is all there has no row left to sample from",
         "core/runtime/scheduler.py",
-        {"request.num_prompt, len(tokens) - 1)": "request.num_prompt, len(tokens))"},
+        {"else len(tokens) - 1\n": "else len(tokens)\n"},
         (f"{CACHE}::test_the_last_token_is_always_computed",),
     ),
     Mutant(
@@ -91,7 +92,7 @@ MUTANTS = (
         {
             "request.tokens[: request.computed], request.slots": "request.tokens[: len(request.slots)], request.slots"
         },
-        (f"{SCHEDULER}::test_every_request_gets_what_it_would_get_alone", STREAMS),
+        (f"{SCHEDULER}::test_every_request_gets_what_it_would_get_alone", STREAMS, DRAFTED),
     ),
     Mutant(
         "cached-slots-freed-with-their-request",
@@ -149,7 +150,7 @@ MUTANTS = (
     Mutant(
         "spoilt-keys-stay",
         "a prefix that holds NaN fails every request to come",
-        "core/runtime/engine.py",
+        "core/runtime/choosing.py",
         {"    scheduler.cache.clear()\n": ""},
         (f"{CACHE}::test_spoilt_keys_do_not_stay",),
     ),
@@ -157,7 +158,7 @@ MUTANTS = (
         "preempted-before-evicted",
         "a running request is put back while unused prefixes fill the pool",
         "core/runtime/scheduler.py",
-        {"while not self.slots.available:": "while not self.slots.free_slots:"},
+        {"not held and not self.slots.available:": "not held and not self.slots.free_slots:"},
         (f"{CACHE}::test_cached_prefixes_give_way_before_anyone_is_put_back",),
     ),
     Mutant(

@@ -160,7 +160,7 @@ MUTANTS = (
     Mutant(
         "any-head-may-be-missing",
         "a truncated language model served as an embedding model",
-        "core/runtime/loading.py",
+        "core/runtime/fitting.py",
         {"or HEAD_WEIGHT in names or not bare": "or HEAD_WEIGHT in names"},
         (f"{HEADS}::test_only_a_backbone_may_lack_its_head",),
     ),

@@ -13,14 +13,14 @@ MUTANTS = (
     Mutant(
         "decode-positions-off-by-one",
         "a decode token placed one position late",
-        "core/runtime/scheduler.py",
+        "core/runtime/step.py",
         {"return self.prefix_lens\n": "return [at + 1 for at in self.prefix_lens]\n"},
         (f"{SCHEDULER}::test_one_request",),
     ),
     Mutant(
         "chunk-positions-from-zero",
         "every chunk of a prompt starts at position 0",
-        "core/runtime/scheduler.py",
+        "core/runtime/step.py",
         {"for at in range(prefix, prefix + extend)": "for at in range(extend)"},
         (f"{SCHEDULER}::test_a_long_prompt_comes_in_chunks_and_samples_once",),
     ),
@@ -34,7 +34,7 @@ MUTANTS = (
     Mutant(
         "sampled-row-of-another-request",
         "the first row of a request sampled instead of its last",
-        "core/runtime/scheduler.py",
+        "core/runtime/step.py",
         {
             "[row for end, count in last for row in range(end - count, end)]": (
                 "[end - size for (end, count), size in zip(last, self.extend_lens) if count]"
@@ -152,5 +152,15 @@ MUTANTS = (
             )
         },
         (f"{STOPPING}::test_a_stop_string_over_tokens_is_held_back_and_cut_off",),
+    ),
+    Mutant(
+        "last-token-whatever-is-stated",
+        "a mean of all rows asked for, the last row given",
+        "core/runtime/loading.py",
+        {"module.pooler = Pooler(pooling)": "_ = Pooler(pooling)"},
+        (
+            "tests/runtime/test_sentence_files.py"
+            "::test_rows_that_the_files_name_make_the_vector[mean_tokens-LlamaModel]",
+        ),
     ),
 )

@@ -111,6 +111,22 @@ MUTANTS = (
         (f"{TESTS}::test_only_rows_that_stand_can_end_a_request",),
     ),
     Mutant(
+        "spoilt-guess-blamed-on-its-request",
+        "NaN that came from a guess ends the request",
+        "core/runtime/choosing.py",
+        {"for request, guessed in found if not guessed]": "for request, _ in found]"},
+        (f"{TESTS}::test_only_rows_that_stand_can_end_a_request",),
+    ),
+    Mutant(
+        "heads-wait-for-prefixes",
+        "requests that can use no cached prefix wait for one another",
+        "core/runtime/prefix_cache.py",
+        {
+            "min(most, self.shareable(request.num_prompt)) < least": "self.shareable(request.num_prompt) < least"
+        },
+        (f"{STATES}::test_nobody_waits_for_prefixes_that_it_cannot_use[True]",),
+    ),
+    Mutant(
         "head-reads-the-wrong-token",
         "a head reads a token beside that token's own state",
         DRAFTER,

@@ -156,18 +156,18 @@ MUTANTS = (
     Mutant(
         "index-choice-ignored",
         "of a tensor in two shards the last file wins, not the index's",
-        "core/weights/safetensors_source.py",
+        "core/weights/gathering.py",
         {
-            "if index is not None and index.get(name, path) != path:": "if False:",
-            "if name in self._infos:": "if index is None and name in self._infos:",
+            "if self._index is not None and self._index.get(name, path) != path:": "if False:",
+            "if name in self.infos:": "if self._index is None and name in self.infos:",
         },
         (f"{SOURCES}::test_the_indexs_copy_of_a_tensor_is_used",),
     ),
     Mutant(
         "index-promise-unchecked",
         "a tensor the index names and no shard holds goes unnoticed",
-        "core/weights/safetensors_source.py",
-        {"if files.index is not None:": "if files.index is None and self._infos is None:"},
+        "core/weights/gathering.py",
+        {"if name not in self.infos]": "if name not in self._index]"},
         (f"{SOURCES}::test_a_promise_the_shard_does_not_keep_names_both",),
     ),
     Mutant(
@@ -273,7 +273,7 @@ MUTANTS = (
     Mutant(
         "transposed-by-any-other-name",
         "the report does not say what is wrong with a shape",
-        "core/weights/plan.py",
+        "core/weights/misfits.py",
         {'return "transposed", "it looks transposed"': 'return "reshaped", "it looks transposed"'},
         (
             f"{MUTATED}::test_every_mutation_of_every_tensor_is_found_in_headers_and_called_by_its_name",
