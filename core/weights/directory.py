@@ -85,7 +85,7 @@ def checkpoint_files(directory: Path) -> CheckpointFiles:
     if chosen.index is None:
         _keep_inside(directory, [path.name for path in chosen.files])
     return CheckpointFiles(
-        chosen.files, chosen.index, chosen.notes + _left_aside(directory, names, chosen, main)
+        chosen.files, chosen.index, chosen.notes + _left_aside(names, chosen, main)
     )
 
 
@@ -281,9 +281,7 @@ def _require(directory: Path, names: list[str], why: str) -> None:
         )
 
 
-def _left_aside(
-    directory: Path, names: list[str], chosen: CheckpointFiles, main: str | None
-) -> tuple[str, ...]:
+def _left_aside(names: list[str], chosen: CheckpointFiles, main: str | None) -> tuple[str, ...]:
     """A line for each kind of weight file that is not read."""
     used = {path.name for path in chosen.files}
     rest = [name for name in names if name not in used and name != main]
