@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 
 import pytest
 import torch
@@ -125,9 +124,9 @@ def test_a_quarter_in_float32_agrees_with_transformers(
 def test_the_sweep_leaves_nothing_out() -> None:
     """All values that can meet do meet, on all topologies, in no more cases than there is time for."""
     assert {(case.tp, case.pp, case.attn_dp) for case in SWEEP} == set(SIZES)
-    every = set().union(*(case.pairs for case in chain.from_iterable(possible())))
+    every = set().union(*(case.pairs for case in possible()))
     assert set().union(*(case.pairs for case in SWEEP)) == every
-    assert len(set(map(str, SWEEP))) == len(SWEEP) <= 190
+    assert len(set(map(str, SWEEP))) == len(SWEEP) <= 90
     for name in ("variant", "tp", "pp", "attn_dp", "plan", "dp_lm_head", "pp_micro_batches"):
         quarter, whole = ({getattr(case, name) for case in cases} for cases in (QUARTER, SWEEP))
         assert quarter == whole, name

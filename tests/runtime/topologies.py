@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import combinations, product
 from typing import Any
@@ -74,31 +74,37 @@ def fits(variant: str, attn_tp: int) -> bool:
     return heads % attn_tp == 0 and (kv_heads % attn_tp == 0 or attn_tp % kv_heads == 0)
 
 
-def possible() -> Iterator[list[Case]]:
+def possible() -> Iterator[Case]:
     """For every topology and every model that fits it, all options there are."""
     for (tp, pp, attn_dp), variant in product(SIZES, HEADS):
         if fits(variant, tp // attn_dp):
-            yield [
-                Case(variant, tp, pp, attn_dp, *options)
-                for options in product(
-                    PLANS,
-                    (False, True) if attn_dp > 1 else (False,),
-                    (None, 2, 5) if pp > 1 else (None,),
-                    (False, True) if pp > 1 else (False,),
-                )
-            ]
+            for options in product(
+                PLANS,
+                (False, True) if attn_dp > 1 else (False,),
+                (None, 2, 5) if pp > 1 else (None,),
+                (False, True) if pp > 1 else (False,),
+            ):
+                yield Case(variant, tp, pp, attn_dp, *options)
 
 
 def sweep() -> list[Case]:
-    """One case of each, so that all values meet all others, each about equally often."""
+    """A case of every topology, and more until all values that can meet have met."""
     chosen: list[Case] = []
-    met: set[Any] = set()
+    cases = list(possible())
+    left = set[Any]().union(*(case.pairs for case in cases))
     used: Counter[Any] = Counter()
-    for cases in possible():
-        best = min(cases, key=lambda case: (-len(case.pairs - met), _used(case, used)))
-        met |= best.pairs
+
+    def take(some: Iterable[Case]) -> None:
+        best = min(some, key=lambda case: (-len(case.pairs & left), _used(case, used)))
+        left.difference_update(best.pairs)
         used.update((best.pp, best.attn_dp, pair) for pair in best.pairs)
         chosen.append(best)
+
+    for size in SIZES:
+        take(case for case in cases if (case.tp, case.pp, case.attn_dp) == size)
+    while left:
+        names = set(map(str, chosen))
+        take(case for case in cases if str(case) not in names)
     return chosen
 
 
