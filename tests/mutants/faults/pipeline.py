@@ -13,7 +13,7 @@ MICRO = "tests/runtime/test_micro_batches.py"
 PROCESSES = "tests/runtime/test_processes.py"
 TOPOLOGIES = "tests/runtime/test_topologies.py"
 
-SWEEP = f"{TOPOLOGIES}::test_every_topology_says_what_one_rank_says[tied-tp3-pp2-dp1]"
+SWEEP = f"{TOPOLOGIES}::test_every_topology_says_what_one_rank_says[tied-tp3-pp3-dp1]"
 IN_A_ROW = f"{MODELS}::test_stages_in_a_row_equal_the_whole[9-3-False]"
 OVERLAP = f"{SCHEDULE}::test_two_stages_are_busy_at_once_with_four_micro_batches[prefill]"
 
