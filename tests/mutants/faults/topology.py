@@ -30,14 +30,14 @@ MUTANTS = (
                 '            return self.group("attn_tp").all_reduce(x)\n'
             )
         },
-        (f"{SWEEP}[several-tp4-pp1-dp2]", f"{SWEEP}[single-tp4-pp1-dp2]"),
+        (f"{SWEEP}[several-tp4-pp1-dp2]", f"{SWEEP}[single-tp4-pp2-dp2]"),
     ),
     Mutant(
         "reduction-missing",
         "a stage's partial output enters the residual without its sum",
         "core/parallel/moving.py",
         {"            return group.all_reduce(x)\n": "            return x\n"},
-        (f"{SWEEP}[replicated-tp2-pp1-dp1]", SUMS),
+        (f"{SWEEP}[replicated-tp2-pp2-dp1]", SUMS),
     ),
     Mutant(
         "reduction-doubled",
@@ -48,7 +48,7 @@ MUTANTS = (
                 "            return group.all_reduce(group.all_reduce(x))\n"
             )
         },
-        (f"{SWEEP}[replicated-tp2-pp1-dp1]", SUMS),
+        (f"{SWEEP}[replicated-tp2-pp2-dp1]", SUMS),
     ),
     Mutant(
         "scattered-sum-missing",
@@ -59,7 +59,7 @@ MUTANTS = (
                 "            return x.chunk(group.size)[group.rank]\n"
             )
         },
-        (f"{SWEEP}[fused-tp4-pp1-dp1]", f"{STATES}[tp8-sliced-None]"),
+        (f"{SWEEP}[fused-tp4-pp2-dp1]", f"{STATES}[tp8-sliced-None]"),
     ),
     Mutant(
         "residual-on-every-rank",
@@ -70,7 +70,7 @@ MUTANTS = (
                 "Held(output + self._values._held[0][1].value * bool(self._mover.tp_rank), post))"
             )
         },
-        (f"{SWEEP}[replicated-tp2-pp1-dp1]", f"{SWEEP}[tied-tp3-pp2-dp1]"),
+        (f"{SWEEP}[replicated-tp2-pp2-dp1]", f"{SWEEP}[tied-tp3-pp3-dp1]"),
     ),
     Mutant(
         "copies-all-spread",
@@ -106,7 +106,7 @@ MUTANTS = (
         "a stage may read a term that is still partial",
         "core/parallel/placement.py",
         {"return same and not src.post and complete": "return same and not src.post"},
-        (f"{SWEEP}[fused-tp4-pp1-dp1]", f"{SWEEP}[tied-tp3-pp1-dp1]"),
+        (f"{SWEEP}[fused-tp4-pp2-dp1]", f"{SWEEP}[tied-tp3-pp1-dp1]"),
     ),
     Mutant(
         "post-norm-of-unsummed-rows",
@@ -128,7 +128,7 @@ MUTANTS = (
                 "        return torch.cat(group.all_gather(x, 0).chunk(group.size)[::-1])\n"
             )
         },
-        (f"{SWEEP}[fused-tp4-pp1-dp1]", f"{SWEEP}[replicated-tp4-pp1-dp2]"),
+        (f"{SWEEP}[fused-tp4-pp2-dp1]", f"{SWEEP}[replicated-tp4-pp2-dp4]"),
     ),
     Mutant(
         "rows-of-the-first-group",
