@@ -135,7 +135,7 @@ MUTANTS = (
         "every attention group takes the first group's rows from the head",
         "core/models/layer_stack.py",
         {"start = selected.span(self.tp_rank, axes.attn_depth).start": "start = 0"},
-        (f"{RAGGED}[two groups of two-7]", f"{SWEEP}[several-tp4-pp1-dp2]"),
+        (f"{RAGGED}[two groups of two-7]", f"{SWEEP}[tied-tp4-pp1-dp4]"),
     ),
     Mutant(
         "padding-first",
