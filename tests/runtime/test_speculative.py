@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -413,7 +414,9 @@ def test_only_rows_that_stand_can_end_a_request(target: archzoo.Model) -> None:
     step = scheduler.next_step()
     assert step is not None and step.samples == [3, 3, 3]
     sampled = [3, -1, -1, -1, 9, 4, 8, 9, -1]
-    end_unusable(scheduler, step, sampled, scheduler.members(step))
+    with mock.patch.object(drafter, "give_up", wraps=drafter.give_up) as given_up:
+        end_unusable(scheduler, step, sampled, scheduler.members(step))
+    assert given_up.mock_calls == [mock.call(requests[1])]
     assert [request.finish_reason for request in requests] == [None] * 3
     scheduler.finish_step(step, sampled)
     assert [request.output_ids for request in requests] == [[5, 3], [6], [7, 8, 9]]

@@ -72,13 +72,6 @@ MUTANTS = (
         (f"{UPDATES}::test_atomic_puts_the_old_weights_back",),
     ),
     Mutant(
-        "undo-forgets-packings",
-        "an undone update leaves packed weights new",
-        "core/weights/snapshot.py",
-        {"            derived.clear()\n            derived.update(self._derived)\n": ""},
-        (f"{UPDATES}::test_atomic_puts_the_old_weights_back",),
-    ),
-    Mutant(
         "undo-on-the-failed-rank-only",
         "ranks that had finished keep the new weights",
         "core/runtime/updating.py",
