@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -249,12 +248,12 @@ def verify(
             check_writable(record, "--record")
         with screen.busy("Starting"):
             from . import verify as command
+        topologies, left_out = command.combined(ranks, stages, groups, parts)
+        for each in left_out:
+            screen.note(f"left out: {each}")
         options = command.Options(
             path=path,
-            topologies=tuple(
-                command.Topology(tp=r, pp=s, attn_dp=g, ep=e)
-                for s, g, e, r in product(stages, groups, parts, ranks)
-            ),
+            topologies=topologies,
             plan=plan.value,
             dp_lm_head=dp_lm_head,
             dtype=dtype,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,14 +19,17 @@ from ..runtime.fitting import fitted_names, with_or_without_head
 from ..runtime.loading import resolve_model
 from ..weights import Skipped
 
+_PURPOSE = re.compile(r"For[A-Z]\w*$")
+"""What an architecture is for, as the end of its name; the backbone alone has none."""
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
 def reference_model(path: Path, dtype: torch.dtype, attention: str = "eager") -> Any:
     """The model that ``transformers`` makes of a checkpoint, ready to run on the CPU.
 
-    What ``transformers`` does not read by itself (see ``reads_by_itself``) is read by us, so for
-    GGUF both models hold the same dequantised values.
+    The class is the one that its users get: an auto class chosen by what the architecture is for,
+    asked for the config's ``model_type``. What ``transformers`` does not read by itself (see
+    ``reads_by_itself``) is read by us, so for GGUF both models hold the same dequantised values.
 
     Args:
         path: directory or file.
@@ -33,24 +37,34 @@ def reference_model(path: Path, dtype: torch.dtype, attention: str = "eager") ->
         attention: ``eager``, plain matrix products, or ``sdpa``, torch's fused attention.
 
     Raises:
-        BackendUnavailableError: transformers has no class for the architecture, or lacks a package
-            that reads the checkpoint.
+        BackendUnavailableError: transformers has no class for the architecture, refuses its
+            configuration, or lacks a package that reads the checkpoint.
         WeightError: transformers finds weights missing or of another shape.
     """
     with closing(Checkpoint(path)) as checkpoint:
-        model_class = _reference_class(checkpoint)
-        if reads_by_itself(path):
-            source: dict[str, Any] = {
-                "pretrained_model_name_or_path": str(path),
-                "local_files_only": True,
-            }
-        else:
-            source = {
-                "pretrained_model_name_or_path": None,
-                "config": _config(model_class, checkpoint.raw),
-                "state_dict": dict(named_tensors(checkpoint)),
-            }
-        return _loaded(model_class, dtype, attention, **source)
+        names, raw = _served_names(checkpoint), checkpoint.raw
+        model_class, config_class = _reference_class(names, raw.get("model_type"))
+        by_itself = reads_by_itself(path)
+        try:
+            config = (
+                config_class.from_pretrained(str(path), local_files_only=True)
+                if by_itself
+                # The class knows its family; the file may name it otherwise, or not at all.
+                else config_class(**{k: v for k, v in raw.items() if k != "model_type"})
+            )
+        except Exception as error:  # whatever a config class raises for fields it does not take
+            why = " ".join(str(error).split())
+            raise _no_reference(names, f"which refuses this configuration: {why}") from error
+        state = None if by_itself else dict(named_tensors(checkpoint))
+        return _loaded(
+            model_class,
+            dtype,
+            attention,
+            pretrained_model_name_or_path=str(path) if by_itself else None,
+            config=config,
+            state_dict=state,
+            local_files_only=True,
+        )
 
 
 def reads_by_itself(path: Path) -> bool:
@@ -67,27 +81,43 @@ def _architectures(raw: dict[str, Any]) -> tuple[str, ...]:
     return (stated,) if isinstance(stated, str) else tuple(stated)
 
 
-def _reference_class(checkpoint: Checkpoint) -> Any:
-    """The architecture's, or its backbone's where we serve the backbone alone."""
+def _served_names(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """The architectures, or the backbone's where we serve the backbone alone."""
     names = _architectures(checkpoint.raw)
-    found, served = _transformers_class(names), resolve_model(names)
+    served = resolve_model(names)
     raw = {**checkpoint.raw, "architectures": names}
     config = ModelConfig.from_dict(raw, served.adapter, checkpoint.config_file)
     fitted = with_or_without_head(config, served, checkpoint.source)
-    return found if fitted is served else _transformers_class((fitted.__name__,))
+    return names if fitted is served else (fitted.__name__,)
 
 
-def _transformers_class(names: tuple[str, ...]) -> Any:
+def _reference_class(names: tuple[str, ...], model_type: object) -> tuple[Any, Any]:
+    """The model class, and the class of its configuration."""
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    known = isinstance(model_type, str) and model_type in CONFIG_MAPPING
+    config_class = CONFIG_MAPPING[model_type] if known else None
+    for name in names:
+        purpose = _PURPOSE.search(name)
+        auto = getattr(transformers, f"AutoModel{purpose[0] if purpose else ''}", None)
+        if auto is not None and config_class in auto._model_mapping:
+            found = auto._model_mapping[config_class]
+            several = found if isinstance(found, tuple) else (found,)
+            chosen = next((each for each in several if each.__name__ == name), several[0])
+            return chosen, config_class
+        if (named := getattr(transformers, name, None)) is not None:
+            return named, named.config_class
+    raise _no_reference(names, f"which has no class of that name and none for {model_type!r}")
+
+
+def _no_reference(names: tuple[str, ...], why: str) -> BackendUnavailableError:
     import transformers
 
-    for name in names:
-        found = getattr(transformers, name, None)
-        if found is not None:
-            return found
-    raise BackendUnavailableError(
+    return BackendUnavailableError(
         f"a reference for {' or '.join(names)}",
-        f"transformers {transformers.__version__}, which has no class of that name",
-        "install a version that has one; there is nothing to compare with until then",
+        f"transformers {transformers.__version__}, {why}",
+        "install a version that serves it; there is nothing to compare with until then",
     )
 
 
@@ -111,11 +141,6 @@ def _loaded(model_class: Any, dtype: torch.dtype, attention: str, **source: Any)
             f"{model_class.__name__}, so there is nothing to compare with"
         )
     return model.eval()
-
-
-def _config(model_class: Any, raw: dict[str, Any]) -> Any:
-    """The class knows its family; the file may name it otherwise, or not at all."""
-    return model_class.config_class(**{k: v for k, v in raw.items() if k != "model_type"})
 
 
 def named_tensors(checkpoint: Checkpoint) -> Iterator[tuple[str, Tensor]]:

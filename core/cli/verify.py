@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import torch
 
 from ..context import BuildContext
-from ..errors import InputError
+from ..errors import InputError, TopologyError
 from ..parallel import Topology
 from ..parallel.launch import process_count, shutdown
 from ..planning.plan import Mode
@@ -30,7 +31,7 @@ from .reference import reference_model
 from .trace import our_trace, reference_trace
 from .verify_text import change_lines, comparison_table, verdict
 
-__all__ = ["Options", "Topology", "run"]
+__all__ = ["Options", "combined", "run"]
 
 LENGTH = 64
 """Tokens of a random prompt when nobody says; fewer where the context holds fewer."""
@@ -67,6 +68,26 @@ class Options:
     record: Path | None = None
     against: Path | None = None
     offline: bool = False
+
+
+def combined(
+    tps: Sequence[int], pps: Sequence[int], attn_dps: Sequence[int], eps: Sequence[int]
+) -> tuple[tuple[Topology, ...], list[str]]:
+    """Every topology of these sizes, and why each combination that is none was left out.
+
+    Raises:
+        TopologyError: no combination is a topology.
+    """
+    found: list[Topology] = []
+    refusals: list[TopologyError] = []
+    for pp, attn_dp, ep, tp in product(pps, attn_dps, eps, tps):
+        try:
+            found.append(Topology(tp=tp, pp=pp, attn_dp=attn_dp, ep=ep))
+        except TopologyError as error:
+            refusals.append(error)
+    if not found:
+        raise refusals[0]
+    return tuple(found), list(dict.fromkeys(map(str, refusals)))
 
 
 def run(options: Options, screen: Screen) -> bool:

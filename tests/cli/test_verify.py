@@ -13,7 +13,14 @@ import pytest
 import torch
 from cli.conftest import Run, as_processes
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel, Qwen3Config, Qwen3Model
+from transformers import (
+    AutoConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaModel,
+    Qwen3Config,
+    Qwen3Model,
+)
 
 import archzoo
 import archzoo.cli.verify as command
@@ -362,10 +369,61 @@ def test_a_lone_architecture(llama: Path, tmp_path: Path, single: bool) -> None:
     assert all(torch.equal(got[stage], want[stage]) for stage in STAGES)
 
 
-def test_an_architecture_transformers_does_not_have(llama: Path, tmp_path: Path) -> None:
-    path = changed(llama, tmp_path / "other", architectures=["ZooForCausalLM"])
-    with pytest.raises(BackendUnavailableError, match=r"ZooForCausalLM.*transformers \d.*no class"):
+@pytest.mark.parametrize(
+    ("architecture", "model_type"),
+    [("InternLM3ForCausalLM", "internlm3"), ("IQuestCoderForCausalLM", "iquestcoder")],
+)
+def test_the_reference_is_chosen_by_model_type(
+    run: Run, tmp_path: Path, architecture: str, model_type: str
+) -> None:
+    """transformers runs these as Llama, under configurations of their own."""
+    config = AutoConfig.for_model(model_type, **SIZES, head_dim=8, tie_word_embeddings=False)
+    model = LlamaForCausalLM(config).eval()
+    randomise(model)
+    model.save_pretrained(tmp_path / "saved")
+    path = changed(tmp_path / "saved", tmp_path / "named", architectures=[architecture])
+    done = run("verify", path, "--length", 9)
+    assert done.code == 0, done.out + done.err
+    assert verdicts(done.out) == [(stage, "agrees") for stage in STAGES]
+
+
+def test_a_configuration_that_the_reference_refuses(tmp_path: Path) -> None:
+    config = AutoConfig.for_model("internlm3", **SIZES, head_dim=8)
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "saved")
+    fields = {"qkv_bias": True, "bias": False, "architectures": ["InternLM3ForCausalLM"]}
+    path = changed(tmp_path / "saved", tmp_path / "two", **fields)
+    match = r"InternLM3ForCausalLM.*refuses this configuration.*qkv_bias"
+    with pytest.raises(BackendUnavailableError, match=match):
         reference_model(path, torch.float32)
+
+
+@pytest.mark.parametrize("model_type", [None, "zoo"])
+def test_a_model_type_that_transformers_does_not_have(
+    llama: Path, tmp_path: Path, model_type: str | None
+) -> None:
+    path = changed(llama, tmp_path / "other", model_type=model_type) / "model.safetensors"
+    shutil.move(path, path.with_name("weights.safetensors"))  # which transformers would not read
+    model = reference_model(path.with_name("weights.safetensors"), torch.float32)
+    assert type(model) is LlamaForCausalLM
+
+
+def test_an_architecture_transformers_does_not_have(llama: Path, tmp_path: Path) -> None:
+    name = "LlamaForSequenceClassificationWithNormal_Weights"
+    path = changed(llama, tmp_path / "other", architectures=[name])
+    with pytest.raises(BackendUnavailableError, match=rf"{name}.*transformers \d.*no class"):
+        reference_model(path, torch.float32)
+
+
+def test_sizes_that_do_not_go_together_are_left_out_and_named(run: Run, llama: Path) -> None:
+    done = run("verify", llama, "--tp", "1,2,3", "--attn-dp", "3,2", "--length", 5)
+    assert done.code == 0, done.out + done.err
+    assert "tp 3 attn_dp 3: agrees" in done.out and "tp 2 attn_dp 2: agrees" in done.out
+    text = " ".join(done.err.split())
+    for pair in ("attn_dp=3 does not divide tp=1", "attn_dp=2 does not divide tp=3"):
+        assert f"left out: {pair}" in text
+    assert done.out.count("agrees within") == 2
+    done = run("verify", llama, "--tp", "3", "--attn-dp", "2")
+    assert done.code == 1 and "attn_dp=2 does not divide tp=3" in done.err
 
 
 def test_weights_that_transformers_would_make_up(llama: Path, tmp_path: Path) -> None:
