@@ -51,6 +51,11 @@ def covered(entries: tuple[str, ...], names: NameMap) -> set[str]:
     return {prefix for prefix in ALL if ignored.covers(prefix)}
 
 
+def spelled(value: object) -> str:
+    """Of a set the same on every run, so that processes which share the tests collect alike."""
+    return str(sorted(value)) if isinstance(value, set) else str(value)
+
+
 @pytest.mark.parametrize(
     ("entries", "expected"),
     [
@@ -73,7 +78,7 @@ def covered(entries: tuple[str, ...], names: NameMap) -> set[str]:
         ((r"re:model\.layers\.\d+\.mlp\.down_proj",), {DOWN}),
         ((*SPLIT[:2], "re:.*v_proj"), {QKV}),
     ],
-    ids=str,
+    ids=spelled,
 )
 def test_layers_are_found_by_the_names_of_the_checkpoint(
     names: NameMap, entries: tuple[str, ...], expected: set[str]
@@ -110,7 +115,7 @@ def test_wrappers_are_undone_as_they_are_for_weights(
         (("mlp.up_proj",), "up_proj", "gate_proj"),
         (("re:.*gate_proj",), "gate_proj", "up_proj"),
     ],
-    ids=str,
+    ids=spelled,
 )
 def test_half_a_stacked_layer_is_refused(
     names: NameMap, entries: tuple[str, ...], listed: str, others: str
