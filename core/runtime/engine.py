@@ -44,12 +44,14 @@ class EngineLimits:
         max_requests: generating requests at once.
         prefill_chunk: prompt tokens of one request in one forward; None for BATCH_TOKENS.
         shared_tokens: leading tokens of a sequence that others may borrow; 0 for no prefix cache.
+        recompute_after: tokens of a sequence past which all its keys are made again; None for never.
     """
 
     pool: PoolSize
     max_requests: int
     prefill_chunk: int | None = None
     shared_tokens: int = 0
+    recompute_after: int | None = None
 
 
 class Engine:
@@ -87,6 +89,7 @@ class Engine:
                 max(BATCH_TOKENS, limits.max_requests),
                 ids,
                 limits.shared_tokens,
+                limits.recompute_after,
                 range(rows, self.table_rows(limits.max_requests)),
             )
             for _ in range(executor.topology.attn_dp)

@@ -99,6 +99,8 @@ class Request:
         tokens: prompt and output ids, one list.
         limit: new tokens at most; the scheduler narrows it to what context and pool hold.
         computed: leading tokens whose keys and values are in the cache.
+        known_len: tokens that were known when it was begun, by which all of those turn at least: its
+            prompt, or more where its keys were made again.
         slots: slot of each position, computed ones and those reserved for the prompt.
         lease: what it has locked of the prefix cache; None while it holds no slot.
         borrowed: leading tokens that came from the prefix cache when it was admitted last.
@@ -117,6 +119,7 @@ class Request:
         "computed",
         "error",
         "finish_reason",
+        "known_len",
         "lease",
         "limit",
         "num_prompt",
@@ -140,7 +143,7 @@ class Request:
     ) -> None:
         """Not yet known to a scheduler."""
         self.tokens = check_prompt(prompt_ids, vocab_size)
-        self.num_prompt = len(self.tokens)
+        self.num_prompt = self.known_len = len(self.tokens)
         self.params = params.seeded()
         ends = params.stop_token_ids if params.ignore_eos else (*params.stop_token_ids, *eos_ids)
         self.output = OutputText(ends, params.stop, decoder)

@@ -76,8 +76,11 @@ class Drafter:
         if seat is None:
             return None
         self._keep_true(seat, request.tokens)
+        if not self._keeps_turning(seat, len(request.tokens)):
+            self.give_up(request)
+            return None
         end = request.computed if self.reads_states else request.computed + request.decodes
-        wanted = self._wanted(request, end) if request.decodes else 0
+        wanted = self._wanted(request, seat, end) if request.decodes else 0
         if end == seat.computed or not self._seats.grow(request, seat, end + max(0, wanted - 1)):
             return None
         return None if request.decodes and not wanted else Job(request, seat, end, wanted)
@@ -94,10 +97,28 @@ class Drafter:
                     break
                 seat.computed += 1
 
-    def _wanted(self, request: Request, end: int) -> int:
+    def _keeps_turning(self, seat: Seat, total: int) -> bool:
+        """Let a seat begin again whose keys turn otherwise in so long a sequence.
+
+        Returns:
+            Whether it can: the states that a draft reads are gone once it has computed them.
+        """
+        after = self._engine.limits.recompute_after
+        if after is None or not seat.known_len <= after < total:
+            return True
+        if seat.computed and self.reads_states:
+            return False
+        seat.computed, seat.known_len = 0, total
+        return True
+
+    def _wanted(self, request: Request, seat: Seat, end: int) -> int:
         """Tokens to propose: all of them may stand and one more follows, within the limit."""
         assert request.limit is not None
-        room = self._engine.limits.pool.context - end + 1
+        limits = self._engine.limits
+        most, after = limits.pool.context, limits.recompute_after
+        if after is not None and seat.known_len <= after:  # guesses must not turn otherwise
+            most = after
+        room = most - end + 1
         return max(0, min(self._tokens, request.limit - request.num_output - 1, room))
 
     def _catch_up(self, jobs: Sequence[Job]) -> None:

@@ -96,7 +96,7 @@ class DraftForward:
         step.req_pool_indices.append(seat.row)
         step.prefix_lens.append(start)
         step.extend_lens.append(len(ids))
-        step.known_lens += [max(request.num_prompt, at + 1) for at in positions]
+        step.known_lens += [max(seat.known_len, at + 1) for at in positions]
         step.samples.append(int(samples))
         step.input_ids += ids
         step.new_slots += seat.slots[start : positions.stop]
