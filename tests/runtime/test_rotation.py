@@ -186,9 +186,7 @@ def test_a_proposal_never_reaches_across(
 
 
 @pytest.mark.parametrize("options", [{}, {"kv_slots": 48}, {"tp": 2, "attn_dp": 2}], ids=str)
-def test_drafts_cross_too(
-    folder: Path, answers: list[list[int]], options: dict[str, Any]
-) -> None:
+def test_drafts_cross_too(folder: Path, answers: list[list[int]], options: dict[str, Any]) -> None:
     """A draft's own keys turn by its own original length: it proposes what it would generate."""
     model, noise = load(folder / "phi3", **options), load(folder / "noisy")
     with proposals() as seen:

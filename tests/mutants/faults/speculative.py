@@ -122,7 +122,7 @@ MUTANTS = (
         "requests that can use no cached prefix wait for one another",
         "core/runtime/prefix_cache.py",
         {
-            "min(most, self.shareable(request.num_prompt)) < least": "self.shareable(request.num_prompt) < least"
+            "min(most, self.shareable(request.known_len)) < least": "self.shareable(request.known_len) < least"
         },
         (f"{STATES}::test_nobody_waits_for_prefixes_that_it_cannot_use[True]",),
     ),
