@@ -99,8 +99,8 @@ class Request:
         tokens: prompt and output ids, one list.
         limit: new tokens at most; the scheduler narrows it to what context and pool hold.
         computed: leading tokens whose keys and values are in the cache.
-        known_len: tokens that were known when it was begun, by which all of those turn at least: its
-            prompt, or more where its keys were made again.
+        known_len: length by which its first keys turn, where rotation depends on that: its prompt's,
+            or more where they were made again.
         slots: slot of each position, computed ones and those reserved for the prompt.
         lease: what it has locked of the prefix cache; None while it holds no slot.
         borrowed: leading tokens that came from the prefix cache when it was admitted last.
@@ -266,7 +266,8 @@ def check_prompt(ids: Any, vocab_size: int | None = None) -> list[int]:
         at = next(at for at, token in enumerate(tokens) if token >= vocab_size)
         raise InputError(
             f"prompt id {at} is {tokens[at]}, outside the vocabulary of {vocab_size}; "
-            "encode the prompt with this model's tokenizer"
+            "encode the prompt with this model's tokenizer; a token that was added to it needs rows "
+            "of the embedding and the head too"
         )
     return tokens
 

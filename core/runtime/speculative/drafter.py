@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ...errors import LogitsError
 from ...forward import ForwardMode
+from ..choosing import Choosable
 from ..engine import Engine
 from ..request import Request
 from .forward import DraftForward, Found, Job
@@ -32,11 +33,15 @@ class Drafter:
         engine: of the draft.
         tokens: k, proposed for a request at once, at most.
         reads_states: its rows need the target's hidden states, and give some of its own.
+        choosable: ids that its target may choose; None for all.
     """
 
-    def __init__(self, engine: Engine, tokens: int, reads_states: bool) -> None:
+    def __init__(
+        self, engine: Engine, tokens: int, reads_states: bool, choosable: Choosable | None = None
+    ) -> None:
         """Nothing proposed yet."""
         self._engine, self._tokens, self.reads_states = engine, tokens, reads_states
+        self._choosable = choosable
         self._seats = Seats(engine, tokens + 1)
 
     def propose(self, requests: Sequence[Request]) -> None:
@@ -76,10 +81,13 @@ class Drafter:
         if seat is None:
             return None
         self._keep_true(seat, request.tokens)
-        if not self._keeps_turning(seat, len(request.tokens)):
+        end = request.computed if self.reads_states else request.computed + request.decodes
+        # A prompt may hold ids that only the target's head has.
+        highest = max(request.tokens[seat.computed : end + 1], default=0)
+        foreign = highest >= self._engine.config.vocab_size
+        if foreign or not self._keeps_turning(seat, len(request.tokens)):
             self.give_up(request)
             return None
-        end = request.computed if self.reads_states else request.computed + request.decodes
         wanted = self._wanted(request, seat, end) if request.decodes else 0
         if end == seat.computed or not self._seats.grow(request, seat, end + max(0, wanted - 1)):
             return None
@@ -124,7 +132,7 @@ class Drafter:
     def _catch_up(self, jobs: Sequence[Job]) -> None:
         ahead = int(self.reads_states)
         while waiting := [job for job in jobs if job.rest]:
-            forward = DraftForward(self._engine, ForwardMode.DRAFT_EXTEND)
+            forward = DraftForward(self._engine, ForwardMode.DRAFT_EXTEND, self._choosable)
             for job in waiting:
                 size = min(job.rest, forward.room(job))
                 if not size:
@@ -144,7 +152,7 @@ class Drafter:
         """Each request's last proposed token, and one more after it."""
         if not jobs:
             return
-        forward = DraftForward(self._engine, ForwardMode.DECODE)
+        forward = DraftForward(self._engine, ForwardMode.DECODE, self._choosable)
         for job in jobs:
             forward.add(job, job.request.proposal[-1:], True, job.state)
         for found in forward.run():

@@ -127,6 +127,20 @@ MUTANTS = (
         (f"{STATES}::test_nobody_waits_for_prefixes_that_it_cannot_use[True]",),
     ),
     Mutant(
+        "guesses-reach-across",
+        "a proposal is computed over keys of another rotation",
+        "core/runtime/scheduler.py",
+        {"rows = min(rows, self._recompute_after - request.computed)": "pass"},
+        ("tests/runtime/test_rotation.py::test_a_proposal_never_reaches_across",),
+    ),
+    Mutant(
+        "padding-is-proposed",
+        "a draft proposes ids that its target's tokenizer has not",
+        "core/runtime/speculative/pairing.py",
+        {"reads_states, target.engine.choosable)": "reads_states)"},
+        ("tests/runtime/test_padded_vocabulary.py::test_a_head_proposes_no_padding",),
+    ),
+    Mutant(
         "head-reads-the-wrong-token",
         "a head reads a token beside that token's own state",
         DRAFTER,
