@@ -37,6 +37,8 @@ class ConfigAdapter:
         rope_types: family's own names of rope types -> standard names.
         rotary: the family uses rotary embeddings.
         experts: the family has layers of experts (see ``config.moe``).
+        recomputes_keys: the family's reference computes a sequence anew when its length changes its
+            rotation (longrope, past the original length); the others keep the keys they have.
         partial_rotary: the family's reference obeys ``partial_rotary_factor``; a family whose
             reference ignores it refuses any other than 1.
         extra: further fields -> check of their value; they land in ``ModelConfig.extra``.
@@ -50,6 +52,7 @@ class ConfigAdapter:
     rope_types: Mapping[str, str] = field(default_factory=dict)
     rotary: bool = True
     experts: bool = False
+    recomputes_keys: bool = False
     partial_rotary: bool = False
     extra: Mapping[str, Check] = field(default_factory=dict)
     ignored: Mapping[str, str] = field(default_factory=dict)

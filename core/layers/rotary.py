@@ -52,8 +52,9 @@ class RotaryEmbedding(nn.Module):
 
     For dynamic and longrope the rotation depends on the length of the row's own sequence, so a
     sequence gets the same numbers alone and in a batch. Keys that are in the cache keep the
-    rotation of the forward that wrote them, as in transformers; a prompt that is fed in chunks
-    equals the whole prompt if seq_lens gives the whole prompt's length for each chunk.
+    rotation of the forward that wrote them; whoever keeps the cache makes them again where the
+    family says so (``ConfigAdapter.recomputes_keys``). A prompt that is fed in chunks equals the
+    whole prompt if seq_lens gives the whole prompt's length for each chunk.
 
     Args:
         config: everything that decides the rotation.

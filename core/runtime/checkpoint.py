@@ -197,9 +197,9 @@ def _gguf_file(path: Path) -> Path | None:
 
 
 def _gguf_tokenizer(file: Any) -> Tokenizer:
-    from .gguf_tokenizer import tokenizer_from_gguf
+    from .gguf_tokenizer import gguf_unused_token_ids, tokenizer_from_gguf
 
-    return TransformersTokenizer(tokenizer_from_gguf(file))
+    return TransformersTokenizer(tokenizer_from_gguf(file), gguf_unused_token_ids(file))
 
 
 def _gguf_stop_ids(file: Any) -> tuple[int, ...]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from ..errors import LogitsError
+from ..errors import InputError, LogitsError
 from ..layers import LogitsProcessorOutput
 from .request import Request, SamplingParams
 from .sampling import sample
@@ -29,6 +31,48 @@ class Choice(NamedTuple):
     place: int
 
 
+class Choosable:
+    """Which ids of a head may be chosen: a head that is padded has more than its tokenizer.
+
+    What lies behind the last one is cut off, for nothing; holes before it are written over.
+
+    Args:
+        ids: that may be; those that the head lacks do not count.
+        vocab_size: V, ids of the head.
+
+    Raises:
+        InputError: the head has none of them.
+    """
+
+    def __init__(self, ids: Iterable[int], vocab_size: int) -> None:
+        known = {token_id for token_id in ids if 0 <= token_id < vocab_size}
+        if not known:
+            raise InputError(
+                f"no id of the tokenizer is below {vocab_size}, the size of this model's vocabulary; "
+                "put the model's own tokenizer beside the checkpoint"
+            )
+        self._end = max(known) + 1
+        self._missing = [token_id for token_id in range(self._end) if token_id not in known]
+        self._holes = torch.tensor(self._missing, dtype=torch.int64)
+
+    def among(self, logits: Tensor) -> Tensor:
+        """Logits of the ids up to the last that may be chosen, -inf for those that may not.
+
+        Args:
+            logits: (R, V), or of a draft that pads its head otherwise; written to at the holes.
+
+        Returns:
+            (R, V'), a view.
+        """
+        inside = logits[:, : self._end]
+        if self._missing:
+            self._holes = self._holes.to(logits.device)
+            holes = self._holes[: bisect_left(self._missing, inside.shape[1])]
+            with torch.inference_mode():
+                inside.index_fill_(1, holes, -torch.inf)
+        return inside
+
+
 def choices_of(requests: Iterable[Request], step: Step) -> list[Choice]:
     """Of each row that samples; a row after proposed tokens as if they stood."""
     pairs = zip(requests, step.samples, strict=True)
@@ -39,10 +83,20 @@ def choices_of(requests: Iterable[Request], step: Step) -> list[Choice]:
     ]
 
 
-def choose(output: LogitsProcessorOutput, choices: Sequence[Choice]) -> list[int]:
-    """A token for each row of the logits."""
+def choose(
+    output: LogitsProcessorOutput, choices: Sequence[Choice], choosable: Choosable | None = None
+) -> list[int]:
+    """A token for each row of the logits.
+
+    Args:
+        output: of a forward; nobody else reads its logits.
+        choices: of each row.
+        choosable: ids that may be chosen; None for all.
+    """
     logits = output.next_token_logits
     assert logits is not None
+    if choosable is not None:
+        logits = choosable.among(logits)
     params, places = [each.params for each in choices], [each.place for each in choices]
     try:
         return sample(logits, params, places)

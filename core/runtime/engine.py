@@ -19,7 +19,7 @@ from ..config import ModelConfig
 from ..errors import InputError
 from ..layers import LogitsProcessorOutput
 from ..models import DraftModel
-from .choosing import Choice, choices_of, choose, end_unusable
+from .choosing import Choice, Choosable, choices_of, choose, end_unusable
 from .executor import Executor
 from .lanes import Lane, cancel_steps, next_steps
 from .pipeline import StageEvent, StageRunner, from_tensors, to_tensors
@@ -44,12 +44,14 @@ class EngineLimits:
         max_requests: generating requests at once.
         prefill_chunk: prompt tokens of one request in one forward; None for BATCH_TOKENS.
         shared_tokens: leading tokens of a sequence that others may borrow; 0 for no prefix cache.
+        recompute_after: tokens of a sequence past which all its keys are made again; None for never.
     """
 
     pool: PoolSize
     max_requests: int
     prefill_chunk: int | None = None
     shared_tokens: int = 0
+    recompute_after: int | None = None
 
 
 class Engine:
@@ -63,6 +65,7 @@ class Engine:
 
     Attributes:
         lanes: requests waiting and running, of each attention group.
+        choosable: ids that may be chosen for requests; None for all. Set by who knows the tokenizer.
     """
 
     SCORING_ROWS: ClassVar[int] = 32
@@ -76,6 +79,7 @@ class Engine:
         limits: EngineLimits,
     ) -> None:
         self.executor, self.config, self.limits = executor, config, limits
+        self.choosable: Choosable | None = None
         self._stages = dict(zip(executor.ranks, stages, strict=True))
         ids, rows = count(), limits.max_requests + self.SCORING_ROWS
         self.lanes = tuple(
@@ -87,6 +91,7 @@ class Engine:
                 max(BATCH_TOKENS, limits.max_requests),
                 ids,
                 limits.shared_tokens,
+                limits.recompute_after,
                 range(rows, self.table_rows(limits.max_requests)),
             )
             for _ in range(executor.topology.attn_dp)
@@ -200,7 +205,8 @@ class Engine:
             for at, lane in busy:
                 members[at] = lane.scheduler.members(steps[at])
             read = any(request.reads_states for each in members for request in each)
-            tokens, states = self.choose(steps, list(map(choices_of, members, steps)), read)
+            choices = list(map(choices_of, members, steps))
+            tokens, states = self.choose(steps, choices, read, self.choosable)
             for at, lane in busy:
                 end_unusable(lane.scheduler, steps[at], tokens[at], members[at])
         except BaseException:
@@ -218,7 +224,11 @@ class Engine:
         ]
 
     def choose(
-        self, steps: Sequence[Step], choices: Sequence[Sequence[Choice]], read: bool = False
+        self,
+        steps: Sequence[Step],
+        choices: Sequence[Sequence[Choice]],
+        read: bool = False,
+        choosable: Choosable | None = None,
     ) -> tuple[list[list[int]], list[Tensor]]:
         """One forward on every rank; a token for each row that samples, on every process.
 
@@ -226,13 +236,14 @@ class Engine:
             steps: of each group.
             choices: of each group, for each row that samples.
             read: also the hidden states that ride along.
+            choosable: ids that may be chosen; None for all.
 
         Returns:
             For each group the tokens, -1 where nothing can be chosen; and the states of all rows
             side by side, (T, W), none unless asked for.
         """
         outputs = self._run(steps, [Wanted(step.sample_rows) for step in steps])
-        return self._chosen(outputs, choices), self._states(outputs) if read else []
+        return self._chosen(outputs, choices, choosable), self._states(outputs) if read else []
 
     def _propose(self) -> None:
         """Let drafts propose; a request whose draft gives nothing usable ends."""
@@ -312,6 +323,7 @@ class Engine:
         self,
         outputs: Sequence[LogitsProcessorOutput | None],
         choices: Sequence[Sequence[Choice]],
+        choosable: Choosable | None,
     ) -> list[list[int]]:
         """Tokens of each group, chosen where its output is."""
         chosen: list[list[int]] = []
@@ -319,7 +331,8 @@ class Engine:
             rank = self.executor.result_rank(group)
             here = rank in self._stages and bool(wanted)
             output = outputs[list(self._stages).index(rank)] if here else None
-            chosen.append([0] * len(wanted) if output is None else choose(output, wanted))
+            tokens = [0] * len(wanted) if output is None else choose(output, wanted, choosable)
+            chosen.append(tokens)
         return self.executor.agree(chosen) if any(choices) else chosen
 
     def _states(self, outputs: Sequence[LogitsProcessorOutput | None]) -> list[Tensor]:

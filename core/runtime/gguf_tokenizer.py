@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6
+_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6
 _SPACE = "▁"
 
 _LLAMA3 = (
@@ -122,6 +122,14 @@ def gguf_eos_token_ids(file: GGUFFile) -> tuple[int, ...]:
     vocabulary = _Vocabulary(file)
     ids = [vocabulary.special_id(name) for name in ("eos", "eot", "eom")]
     return tuple(dict.fromkeys(index for index in ids if index is not None))
+
+
+def gguf_unused_token_ids(file: GGUFFile) -> frozenset[int]:
+    """Ids that are listed to fill up the head: of type unused, or spelled ``[PAD7]`` at id 7."""
+    vocabulary = _Vocabulary(file)
+    types = vocabulary.types or [1] * len(vocabulary.tokens)
+    entries = enumerate(zip(vocabulary.tokens, types, strict=True))
+    return frozenset(at for at, (text, kind) in entries if kind == _UNUSED or text == f"[PAD{at}]")
 
 
 class _Vocabulary:

@@ -25,6 +25,7 @@ class Lane:
         slots: tokens its KV pool holds.
         max_requests, max_context, prefill_chunk, max_batch_tokens, ids: as in Scheduler.
         shared_tokens: limit of the prefix cache.
+        recompute_after: as in Scheduler.
         draft_rows: rows of the slot table for requests of other models, which this one drafts for.
 
     Attributes:
@@ -44,6 +45,7 @@ class Lane:
         max_batch_tokens: int,
         ids: Iterator[int],
         shared_tokens: int,
+        recompute_after: int | None,
         draft_rows: range,
     ) -> None:
         self.slots = SlotAllocator(slots)
@@ -60,6 +62,7 @@ class Lane:
             ids,
             self.cache,
             self.make_room,
+            recompute_after,
         )
 
     @property

@@ -39,7 +39,7 @@ from .options import (
 )
 from .pipeline import StageRunner
 from .runner import Runner
-from .sharing import shared_tokens
+from .sharing import recompute_after, shared_tokens
 from .speculative.lending import with_embedding
 
 LoadProgress = Callable[[int, int], None]
@@ -156,7 +156,8 @@ def load(
             StageRunner(Runner(module, pool, name, place), ctx.group("pp"), pp_micro_batches)
             for module, ctx in zip(modules, contexts, strict=True)
         ]
-        limits = EngineLimits(pool, max_requests, prefill_chunk, shared)
+        turning = recompute_after(modules[0])
+        limits = EngineLimits(pool, max_requests, prefill_chunk, shared, turning)
         engine = Engine(executor, stages, config, limits)
         seen.model = Model(config, checkpoint, engine, reports)
     return seen.model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal, Unpack, cast, overload
 
 from torch import Tensor
@@ -13,6 +14,7 @@ from ..config import ModelConfig
 from ..errors import InputError
 from ..weights import UpdateMode, UpdateReport, WeightReport, Weights
 from .checkpoint import Checkpoint
+from .choosing import Choosable
 from .engine import Engine
 from .exporting import export_weights
 from .generation import (
@@ -180,14 +182,16 @@ class Model(JudgingModel, AuxStates):
             max_new_tokens: tokens to generate at most; as many as fit when None.
             stream: give pieces as they come instead of results at the end.
             draft: proposes tokens, several of which may come out of one forward: a model of the same
-                vocabulary (this one too), or one made for this model. Changes no output; with one
-                that reads hidden states, prompts take no cached prefixes.
+                vocabulary (this one too; its head may be padded otherwise), or one made for this
+                model. Changes no output; with one that reads hidden states, prompts take no cached
+                prefixes.
             draft_tokens: tokens to propose at once; 4 when None.
             options: how tokens are chosen and where the output ends, see GenerateOptions.
 
         Returns:
             A result with ``.token_ids`` (new ones), ``.text``, ``.finish_reason`` and with a draft
-            ``.speculation``; a list for a list; an iterator of pieces when streaming.
+            ``.speculation``; a list for a list; an iterator of pieces when streaming. Ids that the
+            head has and the tokenizer has not are never chosen, those that end an output aside.
 
         Raises:
             InputError: an empty prompt, an id outside the vocabulary, an option out of range, a
@@ -195,6 +199,8 @@ class Model(JudgingModel, AuxStates):
             CapacityError: a request that could never fit the KV pool.
         """
         self._require("generate")
+        if self.has_tokenizer:
+            self.engine.choosable = self._choosable
         drafter = self._drafter(draft, draft_tokens)
         many = list(prompt) if is_batch(prompt) else [prompt]
         params = SamplingParams(max_new_tokens, **cast(dict[str, Any], options))
@@ -270,9 +276,14 @@ class Model(JudgingModel, AuxStates):
             runner.module.untie()
         self.config = self.module.config
 
+    @cached_property
+    def _choosable(self) -> Choosable:
+        """Ids that ``generate`` may choose: the tokenizer's, and those that end an output."""
+        return Choosable({*self.tokenizer.tokens, *self.stop_ids()}, self.config.vocab_size)
+
     def _drafter(self, draft: Model | None, tokens: int | None) -> Drafter | None:
         if draft is not None:
-            return make_drafter(self.engine, draft.engine, tokens)
+            return make_drafter(self, draft, tokens)
         if tokens is not None:
             raise InputError(
                 f"draft_tokens={tokens!r} without a draft; pass draft=, or leave it out"

@@ -53,7 +53,7 @@ class PrefixCache:
     Args:
         slots: the pool's; it evicts from here when it runs dry.
         limit: leading tokens of a sequence that can be shared; 0 shares nothing. The keys of
-            prompts longer than that are turned by their length, so they share nothing either.
+            sequences that are known to be longer are turned by that, so they share nothing either.
     """
 
     def __init__(self, slots: SlotAllocator, limit: int) -> None:
@@ -72,19 +72,19 @@ class PrefixCache:
         """What was done so far."""
         return CacheStats(self._asked, self._found, self._evicted, self._tree.num_tokens)
 
-    def borrow(self, tokens: Sequence[int], num_prompt: int, most: int) -> PrefixNode:
+    def borrow(self, tokens: Sequence[int], known_len: int, most: int) -> PrefixNode:
         """Lock the longest held prefix of a sequence; the empty one when none is held.
 
         Args:
             tokens: the sequence.
-            num_prompt: tokens of its prompt.
+            known_len: tokens by which its keys turn at least.
             most: tokens it can use; those behind must be computed.
         """
-        return self._tree.lock(list(tokens[: min(most, self.shareable(num_prompt))]))
+        return self._tree.lock(list(tokens[: min(most, self.shareable(known_len))]))
 
-    def shareable(self, num_prompt: int) -> int:
-        """Leading tokens that a sequence can share, by the length of its prompt."""
-        return self._limit if num_prompt <= self._limit else 0
+    def shareable(self, known_len: int) -> int:
+        """Leading tokens that a sequence can share, by the length that its keys turn by at least."""
+        return self._limit if known_len <= self._limit else 0
 
     def is_coming(
         self, request: Request, found: int, most: int, running: Iterable[Request]
@@ -98,11 +98,11 @@ class PrefixCache:
             running: requests under way.
         """
         least = found + WORTH_WAITING
-        if min(most, self.shareable(request.num_prompt)) < least:
+        if min(most, self.shareable(request.known_len)) < least:
             return False
         under_way = (other for other in running if not other.num_output)
         return any(
-            self.shareable(other.num_prompt) >= least
+            self.shareable(other.known_len) >= least
             and common_length(other.tokens, request.tokens) >= least
             for other in under_way
         )
@@ -118,17 +118,17 @@ class PrefixCache:
             self._found += found
 
     def publish(
-        self, tokens: Sequence[int], slots: Sequence[int], num_prompt: int, lease: PrefixNode
+        self, tokens: Sequence[int], slots: Sequence[int], known_len: int, lease: PrefixNode
     ) -> PrefixNode:
         """Hold computed tokens of a sequence for others too; it goes on using them.
 
         Args:
             tokens: those that are computed.
             slots: of each; those that are held from now on belong to the cache.
-            num_prompt: tokens of its prompt.
+            known_len: tokens by which its keys turn at least.
             lease: what the sequence had locked; replaced by what is returned.
         """
-        count = min(len(tokens), self.shareable(num_prompt))
+        count = min(len(tokens), self.shareable(known_len))
         if not count:
             return lease
         wider = self._tree.insert(list(tokens[:count]), slots[:count])

@@ -99,6 +99,8 @@ class Request:
         tokens: prompt and output ids, one list.
         limit: new tokens at most; the scheduler narrows it to what context and pool hold.
         computed: leading tokens whose keys and values are in the cache.
+        known_len: length by which its first keys turn, where rotation depends on that: its prompt's,
+            or more where they were made again.
         slots: slot of each position, computed ones and those reserved for the prompt.
         lease: what it has locked of the prefix cache; None while it holds no slot.
         borrowed: leading tokens that came from the prefix cache when it was admitted last.
@@ -117,6 +119,7 @@ class Request:
         "computed",
         "error",
         "finish_reason",
+        "known_len",
         "lease",
         "limit",
         "num_prompt",
@@ -140,7 +143,7 @@ class Request:
     ) -> None:
         """Not yet known to a scheduler."""
         self.tokens = check_prompt(prompt_ids, vocab_size)
-        self.num_prompt = len(self.tokens)
+        self.num_prompt = self.known_len = len(self.tokens)
         self.params = params.seeded()
         ends = params.stop_token_ids if params.ignore_eos else (*params.stop_token_ids, *eos_ids)
         self.output = OutputText(ends, params.stop, decoder)
@@ -263,7 +266,8 @@ def check_prompt(ids: Any, vocab_size: int | None = None) -> list[int]:
         at = next(at for at, token in enumerate(tokens) if token >= vocab_size)
         raise InputError(
             f"prompt id {at} is {tokens[at]}, outside the vocabulary of {vocab_size}; "
-            "encode the prompt with this model's tokenizer"
+            "encode the prompt with this model's tokenizer; a token that was added to it needs rows "
+            "of the embedding and the head too"
         )
     return tokens
 

@@ -14,6 +14,9 @@ oldest request is never put back, hence everything finishes.
 A request may bring a proposal: tokens that a draft model expects to come. They are computed in the
 same step as its decode token, every row gives a token, and those stand that follow what stands.
 
+Where a family's rotation changes with length and its reference computes a sequence anew then, a
+request that has grown past that length begins again in its place: all its slots are new ones.
+
 A request leaves what it has computed to the cache: its prompt chunk by chunk, the rest when it ends
 or is put back. One that begins with many tokens which another is just computing waits for them.
 
@@ -52,6 +55,7 @@ class Scheduler:
         ids: numbers for requests, shared with other schedulers; 0, 1, 2, … when None.
         cache: of prefixes in the same slots; None shares none.
         make_room: lets somebody outside give slots back; whether anybody did.
+        recompute_after: tokens of a sequence past which all its keys are made again; None for never.
 
     Raises:
         InputError: a limit below 1, or fewer rows than requests.
@@ -67,6 +71,7 @@ class Scheduler:
         ids: Iterator[int] | None = None,
         cache: PrefixCache | None = None,
         make_room: Callable[[], bool] = lambda: False,
+        recompute_after: int | None = None,
     ) -> None:
         """No request yet."""
         chunk = max_batch_tokens if prefill_chunk is None else prefill_chunk
@@ -79,6 +84,7 @@ class Scheduler:
         self.slots = slots
         self.cache = PrefixCache(slots, 0) if cache is None else cache
         self._make_room = make_room
+        self._recompute_after = max_context if recompute_after is None else recompute_after
         self.max_context, self.max_batch_tokens = max_context, max_batch_tokens
         self._chunk = chunk
         self._free_rows = list(range(max_requests))
@@ -144,6 +150,7 @@ class Scheduler:
             raise InputError("a step is under way; call finish_step or cancel_step first")
         step, taken = Step(), self._in_step
         taken.clear()
+        self._begin_longer_again()
         decodes = self._plan_decodes(step)
         self._plan_prefills(step)
         self._admit(step)
@@ -257,6 +264,8 @@ class Scheduler:
         # Each other running request keeps a slot for its next token.
         spare = max(0, self.slots.available + 1 - len(self._running))
         rows = min(held + spare, self.max_batch_tokens // len(self._running))
+        if request.known_len <= self._recompute_after:  # guesses must not turn otherwise
+            rows = min(rows, self._recompute_after - request.computed)
         proposal = request.proposal[: max(0, rows - 1)]
         missing = 1 + len(proposal) - held
         if missing > 0:
@@ -294,8 +303,8 @@ class Scheduler:
         if start and start == request.borrowed:
             step.borrowed_slots[request.req_pool_index] = request.slots[:start]
         step.extend_lens.append(end - start)
-        prompt = request.num_prompt
-        step.known_lens += [max(prompt, at + 1) for at in range(start, end)]
+        known = request.known_len
+        step.known_lens += [max(known, at + 1) for at in range(start, end)]
         step.samples.append(1 + len(proposal) if stop == len(tokens) else 0)
         step.input_ids += [*tokens[start:stop], *proposal]
         step.new_slots += request.slots[start:end]
@@ -306,17 +315,44 @@ class Scheduler:
             if len(step.input_ids) >= self.max_batch_tokens or not self._seat(self._waiting[0]):
                 return
             request = self._waiting.popleft()
-            request.req_pool_index = heapq.heappop(self._free_rows)
-            request.state = RequestState.RUNNING
-            self._running.append(request)
+            self._start(request, len(self._running))
             self._plan_chunk(step, request)
+
+    def _start(self, request: Request, at: int) -> None:
+        """Let a request that has slots run, as the at-th of all."""
+        request.req_pool_index = heapq.heappop(self._free_rows)
+        request.state = RequestState.RUNNING
+        self._running.insert(at, request)
+
+    def _begin_longer_again(self) -> None:
+        """Give requests that have grown past where their keys turn otherwise new slots for all.
+
+        Younger requests make room for one, as they do for a decode token.
+        """
+        limit = self._recompute_after
+        for request in [r for r in self._running if r.known_len <= limit < len(r.tokens)]:
+            if request.state is not RequestState.RUNNING:
+                continue  # it has made room for an older one
+            at = self._running.index(request)
+            self._release(request)
+            while not self._seat(request):
+                if self._make_room():
+                    continue
+                if at == len(self._running):
+                    self._put_back(request)
+                    break
+                self._preempt(self._running[-1])
+            else:
+                self._start(request, at)
 
     def _seat(self, request: Request) -> bool:
         """Give a request slots for its tokens, borrowed ones first; False when it has to wait."""
         tokens = request.tokens
+        if len(tokens) > self._recompute_after:
+            request.known_len = len(tokens)
         # A draft that reads hidden states wants those of every token.
         most = 0 if request.reads_states else len(tokens) - 1
-        lease = self.cache.borrow(tokens, request.num_prompt, most)
+        lease = self.cache.borrow(tokens, request.known_len, most)
         borrowed = lease.path_slots
         found = len(borrowed)
         fresh = len(tokens) - found
@@ -341,11 +377,14 @@ class Scheduler:
         """Leave what is computed to the prefix cache, and go on using it."""
         assert request.lease is not None
         request.lease = self.cache.publish(
-            request.tokens[: request.computed], request.slots, request.num_prompt, request.lease
+            request.tokens[: request.computed], request.slots, request.known_len, request.lease
         )
 
     def _preempt(self, request: Request) -> None:
         self._release(request)
+        self._put_back(request)
+
+    def _put_back(self, request: Request) -> None:
         request.state, request.computed = RequestState.WAITING, 0
         self._waiting.appendleft(request)
 

@@ -32,6 +32,16 @@ def shared_tokens(models: Sequence[DecoderBase], executor: Executor) -> int:
     return executor.least(min(limits))
 
 
+def recompute_after(model: DecoderBase) -> int | None:
+    """Tokens of the longest sequence that keeps its keys; past it all are made again. None: never.
+
+    Args:
+        model: of any rank.
+    """
+    rope = model.config.rope if model.adapter.recomputes_keys else None
+    return None if rope is None else same_turns_up_to(rope)
+
+
 def borrowable(model: DecoderBase, prompt: Sequence[int]) -> int:
     """Tokens of a prompt that need not be computed for its pooled row: all but a last one."""
     return len(prompt) - 1 if model.pooler.pooling is PoolingType.LAST else 0

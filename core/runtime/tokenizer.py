@@ -42,6 +42,11 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def tokens(self) -> Mapping[int, str]:
+        """Every id that has a token, and how that is spelled in the vocabulary."""
+        ...
+
+    @property
     def has_chat_template(self) -> bool:
         """Whether ``apply_chat`` can serve."""
         ...
@@ -74,11 +79,13 @@ class TransformersTokenizer:
 
     Args:
         inner: any tokenizer of ``transformers``, already built.
+        unused: ids that its vocabulary lists and that are no tokens.
     """
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Any, unused: Iterable[int] = ()) -> None:
         """Look up which ids are special and which are bytes."""
-        self.inner = inner
+        self.inner, self._unused = inner, frozenset(unused)
+        self._tokens: Mapping[int, str] | None = None
         self._special = _special_ids(inner)
         self._byte_pieces = _byte_piece_ids(inner)
 
@@ -92,6 +99,13 @@ class TransformersTokenizer:
         """Id that begins a sequence, if there is one."""
         found: int | None = self.inner.bos_token_id
         return found
+
+    @property
+    def tokens(self) -> Mapping[int, str]:
+        """Every id that has a token, and how that is spelled in the vocabulary."""
+        if self._tokens is None:
+            self._tokens = _tokens(self.inner, self._unused)
+        return self._tokens
 
     @property
     def has_chat_template(self) -> bool:
@@ -205,6 +219,16 @@ def require_tokenizer_files(path: Path) -> None:
         raise InputError(
             f"{path}: no tokenizer beside the checkpoint; pass token ids or add tokenizer.json"
         )
+
+
+def _tokens(inner: Any, unused: frozenset[int]) -> dict[int, str]:
+    """What the vocabulary lists, added tokens included, by id."""
+    found: dict[int, str] = {token_id: text for text, token_id in inner.get_vocab().items()}
+    # By text it has one id for each, and some tokenizers spell several alike.
+    for token_id in range(inner.vocab_size):
+        if token_id not in found and (text := inner.convert_ids_to_tokens(token_id)) is not None:
+            found[token_id] = text
+    return {token_id: text for token_id, text in found.items() if token_id not in unused}
 
 
 def _special_ids(inner: Any) -> frozenset[int]:

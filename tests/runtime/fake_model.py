@@ -27,12 +27,22 @@ def alone(prompt: Sequence[int], new: int, eos: frozenset[int] = frozenset()) ->
 
 
 class FakeModel:
-    """Keeps (position, token) in slots, and a slot table, and checks each step on the way."""
+    """Keeps (position, token, turned long) in slots, and a slot table, and checks each step.
 
-    def __init__(self, scheduler: Scheduler, max_requests: int, max_context: int) -> None:
+    Keys turn long where their row knows of more tokens than ``turning``; None: never.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        max_requests: int,
+        max_context: int,
+        turning: int | None = None,
+    ) -> None:
         self.scheduler = scheduler
-        self.cache: list[tuple[int, int] | None] = [None] * scheduler.slots.num_slots
+        self.cache: list[tuple[int, int, bool] | None] = [None] * scheduler.slots.num_slots
         self.table = [[-1] * max_context for _ in range(max_requests)]
+        self.turning = max_context if turning is None else turning
         self.steps: list[Step] = []
 
     def check(self, step: Step) -> None:
@@ -67,7 +77,8 @@ class FakeModel:
             table = self.table[row_of_table]
             for _ in range(step.extend_lens[at]):
                 position, slot = step.positions[row], step.new_slots[row]
-                self.cache[slot] = (position, step.input_ids[row])
+                long = step.known_lens[row] > self.turning
+                self.cache[slot] = (position, step.input_ids[row], long)
                 table[position] = slot
                 row += 1
             if step.samples[at]:
@@ -75,6 +86,7 @@ class FakeModel:
                 length = step.prefix_lens[at] + step.extend_lens[at]
                 cached = [self.cache[table[position]] for position in range(length)]
                 assert [entry and entry[0] for entry in cached] == list(range(length))
+                assert {entry and entry[2] for entry in cached} == {length > self.turning}
                 sampled.append(next_token([entry[1] for entry in cached if entry]))
         return sampled
 

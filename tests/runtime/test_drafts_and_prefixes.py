@@ -64,7 +64,7 @@ class Streams:
             answer = answer[: answer.index(stops[0]) + 1]
         draft, drafter = self.draw.choice([None, *self.drafts]), None
         if draft is not None:
-            drafter = make_drafter(self.target.engine, draft.engine, self.draw.randrange(1, 6))
+            drafter = make_drafter(self.target, draft, self.draw.randrange(1, 6))
             self.drafters.append(drafter)
         options = WAYS[way] | {"ignore_eos": True, "stop_token_ids": tuple(stops)}
         request = self.target._request(PROMPTS[at], SamplingParams(NEW, **options), drafter)

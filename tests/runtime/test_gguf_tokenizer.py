@@ -14,8 +14,10 @@ from archzoo.runtime import gguf_tokenizer as module
 from archzoo.runtime.gguf_tokenizer import (
     backend_from_gguf,
     gguf_eos_token_ids,
+    gguf_unused_token_ids,
     tokenizer_from_gguf,
 )
+from archzoo.runtime.tokenizer import TransformersTokenizer
 from archzoo.weights.gguf_file import GGUFFile
 
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<｜full▁width｜>"]
@@ -244,6 +246,19 @@ def test_special_and_user_defined_tokens(tmp_path: Path) -> None:
     assert ours.decode(encoded, skip_special_tokens=True) == "a<think>"
     assert (ours.bos_token, ours.eos_token) == ("<|im_start|>", "<|im_end|>")
     assert (ours.unk_token, ours.pad_token) == ("<|endoftext|>", "<|im_end|>")
+
+
+def test_entries_that_fill_up_the_head_are_no_tokens(tmp_path: Path) -> None:
+    """Converters write one for each row of a padded head, of type unused or user-defined."""
+    fields = byte_level()
+    size = len(fields["tokens"])
+    fill = [f"[PAD{size}]", "<reserved>", f"[PAD{size + 2}]", "[PAD7]"]
+    tokens, types = [*fields["tokens"], *fill], [*fields["token_type"], 5, 5, 4, 4]
+    path = tmp_path / "a.gguf"
+    file = write(path, **{**fields, "tokens": tokens, "token_type": types})
+    assert gguf_unused_token_ids(file) == {size, size + 1, size + 2}
+    wrapped = TransformersTokenizer(tokenizer_from_gguf(file), gguf_unused_token_ids(file))
+    assert wrapped.tokens == {**dict(enumerate(fields["tokens"])), size + 3: "[PAD7]"}
 
 
 def test_the_chat_template_comes_along(tmp_path: Path) -> None:

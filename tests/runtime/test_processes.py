@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 import archzoo
 from archzoo.errors import LogitsError, WeightError
 from archzoo.parallel.launch import shutdown
+from archzoo.runtime.choosing import Choosable
 
 TOPOLOGIES: tuple[dict[str, Any], ...] = (
     {"tp": 2, "pp": 2},
@@ -55,6 +56,10 @@ def answers(folder: Path, topology: dict[str, Any]) -> dict[str, Any]:
     found["states"] = [
         state for each in model.forward(prompts, chunk_size=3) for state in each.aux_hidden_states
     ]
+    model.engine.choosable = Choosable(range(40, 90), model.config.vocab_size)
+    narrow = model.generate(prompts, 4, ignore_eos=True, draft=draft, draft_tokens=2)
+    found["narrow"] = [one.token_ids for one in narrow]
+    assert all(40 <= token < 90 for one in found["narrow"] for token in one)
     found["left"] = model.engine.free_slots, draft.engine.free_slots
     spoilt = archzoo.load(folder / "spoilt", dtype="float64", kv_slots=128, **topology)
     try:

@@ -27,11 +27,14 @@ def build(
     chunk: int | None = None,
     rows: int = 32,
     shared: int = 0,
+    turning: int | None = None,
 ) -> tuple[Scheduler, FakeModel]:
     allocator = SlotAllocator(slots)
     cache = PrefixCache(allocator, shared)
-    scheduler = Scheduler(allocator, requests, context, chunk, rows, cache=cache)
-    return scheduler, FakeModel(scheduler, requests, context)
+    scheduler = Scheduler(
+        allocator, requests, context, chunk, rows, cache=cache, recompute_after=turning
+    )
+    return scheduler, FakeModel(scheduler, requests, context, turning)
 
 
 def ask(
@@ -158,6 +161,20 @@ def test_the_youngest_is_preempted_and_its_output_stays_equal() -> None:
     redone = [step for step in model.steps if step.request_ids == [1] and step.extend_lens[0] > 3]
     assert len(redone) == 1, "recomputed once, after the old one has ended"
     assert redone[0].mode is ForwardMode.EXTEND
+
+
+def test_the_youngest_makes_room_for_one_that_begins_again() -> None:
+    """Past 6 tokens all keys turn otherwise; the older request has them made in its place."""
+    scheduler, model = build(slots=15, turning=6)
+    prompts = [1, 2, 3, 4, 5, 6], [7] * 8
+    old, young = (ask(scheduler, prompt, 3) for prompt in prompts)
+    model.step()
+    model.step()
+    assert scheduler.running == (old,) and scheduler.waiting == (young,)
+    model.run()
+    assert [r.output_ids for r in (old, young)] == [alone(prompt, 3) for prompt in prompts]
+    rows = [list(zip(s.request_ids, s.extend_lens, strict=True)) for s in model.steps]
+    assert rows[:3] == [[(0, 6), (1, 8)], [(0, 7)], [(0, 1)]]
 
 
 def test_a_request_that_exactly_fills_the_pool() -> None:
@@ -350,6 +367,7 @@ WORK = st.lists(
     spare_rows=st.integers(0, 12),
     cancel=st.integers(2, 9),
     shared=st.sampled_from((0, 5, 24)),
+    turning=st.sampled_from((None, 6, 11)),
 )
 def test_every_request_gets_what_it_would_get_alone(
     work: list[tuple[list[int], int, int, int | None]],
@@ -359,9 +377,11 @@ def test_every_request_gets_what_it_would_get_alone(
     spare_rows: int,
     cancel: int,
     shared: int,
+    turning: int | None,
 ) -> None:
-    """With a prefix cache or without."""
-    scheduler, model = build(slots, requests, 24, chunk, requests + spare_rows, shared)
+    """With a prefix cache or without; where long sequences turn otherwise, no key is of both."""
+    shared = min(shared, turning or shared)
+    scheduler, model = build(slots, requests, 24, chunk, requests + spare_rows, shared, turning)
     added: list[tuple[Request, int | None]] = []
     todo = sorted(work, key=lambda entry: entry[2])
     clock = 0

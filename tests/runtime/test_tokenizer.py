@@ -86,6 +86,21 @@ def test_ids(tokenizer: TransformersTokenizer) -> None:
     assert not any(tokenizer.is_byte_piece(each) for each in range(300))
 
 
+def test_tokens_by_id() -> None:
+    """Added ones too; of a vocabulary that leaves ids out, those that are there."""
+    backend = Backend(models.WordLevel({"a": 0, "b": 5}, "a"))
+    backend.add_tokens(["c"])
+    wrapped = TransformersTokenizer(PreTrainedTokenizerFast(tokenizer_object=backend), unused=[5])
+    assert dict(wrapped.tokens) == {0: "a", 2: "c"}
+
+
+def test_tokens_that_are_spelled_alike_each_count() -> None:
+    pieces = [("<unk>", 0.0), ("x", -1.0), ("x", -2.0), ("y", -3.0)]
+    backend = Backend(models.Unigram(pieces, unk_id=0))
+    wrapped = TransformersTokenizer(PreTrainedTokenizerFast(tokenizer_object=backend))
+    assert dict(wrapped.tokens) == {0: "<unk>", 1: "x", 2: "x", 3: "y"}
+
+
 def test_a_tokenizer_without_special_tokens() -> None:
     bare = TransformersTokenizer(
         PreTrainedTokenizerFast(tokenizer_object=Backend(models.BPE({"a": 0}, [])))

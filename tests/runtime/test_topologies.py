@@ -15,7 +15,7 @@ from torch import Tensor
 import archzoo
 from archzoo.layers import LogitsProcessorOutput
 from archzoo.runtime import engine as engine_module
-from archzoo.runtime.choosing import Choice
+from archzoo.runtime.choosing import Choice, Choosable
 from archzoo.runtime.request import Request
 from archzoo.runtime.step import Step
 from tiny import reference_logits
@@ -54,11 +54,13 @@ def sampled_logits() -> Iterator[dict[int, list[Tensor]]]:
         owners[id(choices)] = [each.request_id for each, count in pairs for _ in range(count)]
         return choices
 
-    def watched(output: LogitsProcessorOutput, choices: list[Choice]) -> list[int]:
+    def watched(
+        output: LogitsProcessorOutput, choices: list[Choice], choosable: Choosable | None
+    ) -> list[int]:
         assert output.next_token_logits is not None
         for request, row in zip(owners[id(choices)], output.next_token_logits, strict=True):
             seen.setdefault(request, []).append(row.clone())
-        return choose(output, choices)
+        return choose(output, choices, choosable)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine_module, "choices_of", asked)

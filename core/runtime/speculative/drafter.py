@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ...errors import LogitsError
 from ...forward import ForwardMode
+from ..choosing import Choosable
 from ..engine import Engine
 from ..request import Request
 from .forward import DraftForward, Found, Job
@@ -32,11 +33,15 @@ class Drafter:
         engine: of the draft.
         tokens: k, proposed for a request at once, at most.
         reads_states: its rows need the target's hidden states, and give some of its own.
+        choosable: ids that its target may choose; None for all.
     """
 
-    def __init__(self, engine: Engine, tokens: int, reads_states: bool) -> None:
+    def __init__(
+        self, engine: Engine, tokens: int, reads_states: bool, choosable: Choosable | None = None
+    ) -> None:
         """Nothing proposed yet."""
         self._engine, self._tokens, self.reads_states = engine, tokens, reads_states
+        self._choosable = choosable
         self._seats = Seats(engine, tokens + 1)
 
     def propose(self, requests: Sequence[Request]) -> None:
@@ -77,7 +82,13 @@ class Drafter:
             return None
         self._keep_true(seat, request.tokens)
         end = request.computed if self.reads_states else request.computed + request.decodes
-        wanted = self._wanted(request, end) if request.decodes else 0
+        # A prompt may hold ids that only the target's head has.
+        highest = max(request.tokens[seat.computed : end + 1], default=0)
+        foreign = highest >= self._engine.config.vocab_size
+        if foreign or not self._keeps_turning(seat, len(request.tokens)):
+            self.give_up(request)
+            return None
+        wanted = self._wanted(request, seat, end) if request.decodes else 0
         if end == seat.computed or not self._seats.grow(request, seat, end + max(0, wanted - 1)):
             return None
         return None if request.decodes and not wanted else Job(request, seat, end, wanted)
@@ -94,16 +105,34 @@ class Drafter:
                     break
                 seat.computed += 1
 
-    def _wanted(self, request: Request, end: int) -> int:
+    def _keeps_turning(self, seat: Seat, total: int) -> bool:
+        """Let a seat begin again whose keys turn otherwise in so long a sequence.
+
+        Returns:
+            Whether it can: the states that a draft reads are gone once it has computed them.
+        """
+        after = self._engine.limits.recompute_after
+        if after is None or not seat.known_len <= after < total:
+            return True
+        if seat.computed and self.reads_states:
+            return False
+        seat.computed, seat.known_len = 0, total
+        return True
+
+    def _wanted(self, request: Request, seat: Seat, end: int) -> int:
         """Tokens to propose: all of them may stand and one more follows, within the limit."""
         assert request.limit is not None
-        room = self._engine.limits.pool.context - end + 1
+        limits = self._engine.limits
+        most, after = limits.pool.context, limits.recompute_after
+        if after is not None and seat.known_len <= after:  # guesses must not turn otherwise
+            most = after
+        room = most - end + 1
         return max(0, min(self._tokens, request.limit - request.num_output - 1, room))
 
     def _catch_up(self, jobs: Sequence[Job]) -> None:
         ahead = int(self.reads_states)
         while waiting := [job for job in jobs if job.rest]:
-            forward = DraftForward(self._engine, ForwardMode.DRAFT_EXTEND)
+            forward = DraftForward(self._engine, ForwardMode.DRAFT_EXTEND, self._choosable)
             for job in waiting:
                 size = min(job.rest, forward.room(job))
                 if not size:
@@ -123,7 +152,7 @@ class Drafter:
         """Each request's last proposed token, and one more after it."""
         if not jobs:
             return
-        forward = DraftForward(self._engine, ForwardMode.DECODE)
+        forward = DraftForward(self._engine, ForwardMode.DECODE, self._choosable)
         for job in jobs:
             forward.add(job, job.request.proposal[-1:], True, job.state)
         for found in forward.run():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...forward import ForwardMode
-from ..choosing import Choice
+from ..choosing import Choice, Choosable
 from ..engine import Engine
 from ..request import Request
 from ..step import Step, idle_step
@@ -63,11 +63,12 @@ class DraftForward:
     Args:
         engine: of the draft.
         mode: of its rows.
+        choosable: ids that may be proposed; None for all.
     """
 
-    def __init__(self, engine: Engine, mode: ForwardMode) -> None:
+    def __init__(self, engine: Engine, mode: ForwardMode, choosable: Choosable | None) -> None:
         """No rows yet."""
-        self._engine = engine
+        self._engine, self._choosable = engine, choosable
         self._steps = [Step(mode) for _ in engine.lanes]
         self._jobs: list[list[Job]] = [[] for _ in engine.lanes]
         self._choices: list[list[Choice]] = [[] for _ in engine.lanes]
@@ -96,7 +97,7 @@ class DraftForward:
         step.req_pool_indices.append(seat.row)
         step.prefix_lens.append(start)
         step.extend_lens.append(len(ids))
-        step.known_lens += [max(request.num_prompt, at + 1) for at in positions]
+        step.known_lens += [max(seat.known_len, at + 1) for at in positions]
         step.samples.append(int(samples))
         step.input_ids += ids
         step.new_slots += seat.slots[start : positions.stop]
@@ -114,7 +115,8 @@ class DraftForward:
         if width is not None:
             for step, parts in zip(steps, self._beside, strict=True):
                 step.beside = torch.cat(parts) if parts else torch.empty(0, width)
-        tokens, states = self._engine.choose(steps, self._choices, width is not None)
+        read = width is not None
+        tokens, states = self._engine.choose(steps, self._choices, read, self._choosable)
         found: list[Found] = []
         for lane, step in enumerate(self._steps):
             own = states[lane] if states else None

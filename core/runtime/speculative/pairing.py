@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...errors import InputError
 from ...models import CausalLM, DecoderBase, DraftModel
 from ..engine import Engine
+from ..prompted import PromptedModel
 from ..request import integer
 from .drafter import Drafter
 
@@ -12,7 +13,7 @@ DRAFT_TOKENS = 4
 """Tokens proposed at once when nobody says."""
 
 
-def make_drafter(target: Engine, draft: Engine, tokens: int | None) -> Drafter:
+def make_drafter(target: PromptedModel, draft: PromptedModel, tokens: int | None) -> Drafter:
     """A drafter for requests of the target; states that the draft reads are captured from now on.
 
     Args:
@@ -22,25 +23,45 @@ def make_drafter(target: Engine, draft: Engine, tokens: int | None) -> Drafter:
 
     Raises:
         InputError: no language model, another vocabulary or width, or a target that gives other
-            hidden states already.
+            hidden states already. A head that is padded otherwise is no other vocabulary, where
+            tokenizers beside both say so.
         BoundaryError: states that the target does not have.
         SpoiltWeightsError: writing the draft's weights ended half-way.
     """
     count = DRAFT_TOKENS if tokens is None else integer("draft_tokens", tokens, 1)
-    draft.require_weights()
-    module, big = draft.runners[0].module, target.runners[0].module
+    draft.engine.require_weights()
+    module, big = draft.module, target.module
     if not isinstance(module, CausalLM):
         raise InputError(
             f"draft={type(module).__name__} is {module.kind}; a draft is a language model"
         )
     if module.config.vocab_size != big.config.vocab_size:
-        raise InputError(
-            f"the draft has a vocabulary of {module.config.vocab_size} tokens, its target one of "
-            f"{big.config.vocab_size}; use a draft made for this model"
-        )
+        _check_same_tokens(target, draft)
     if isinstance(module, DraftModel):
-        _capture(target, draft, module, big)
-    return Drafter(draft, count, isinstance(module, DraftModel))
+        _capture(target.engine, draft.engine, module, big)
+    reads_states = isinstance(module, DraftModel)
+    return Drafter(draft.engine, count, reads_states, target.engine.choosable)
+
+
+def _check_same_tokens(target: PromptedModel, draft: PromptedModel) -> None:
+    """Refuse two heads of different sizes unless an id is the same token for both models."""
+    sizes = (
+        f"the draft has a vocabulary of {draft.config.vocab_size} tokens, its target one of "
+        f"{target.config.vocab_size}"
+    )
+    for name, model in (("the draft", draft), ("its target", target)):
+        if not model.has_tokenizer:
+            raise InputError(
+                f"{sizes}, and {name} has no tokenizer that says which of them are padding; use a "
+                "draft made for this model, or put the tokenizer beside the checkpoint"
+            )
+    ours, theirs = target.tokenizer.tokens, draft.tokenizer.tokens
+    if ours != theirs:
+        at = min(at for at in {*ours, *theirs} if ours.get(at) != theirs.get(at))
+        raise InputError(
+            f"{sizes}, and their tokenizers differ: id {at} is {theirs.get(at)!r} for the draft, "
+            f"{ours.get(at)!r} for its target; use a draft made for this model"
+        )
 
 
 def _capture(target: Engine, draft: Engine, module: DraftModel, big: DecoderBase) -> None:

@@ -24,6 +24,7 @@ class Seat:
     Args:
         lane: attention group of the draft.
         row: of its slot table.
+        known_len: tokens by which its keys turn at least, as of a request.
         slots: slot of each position.
         computed: leading positions computed from tokens that stand.
         chain: tokens of further positions, which were only expected.
@@ -32,6 +33,7 @@ class Seat:
 
     lane: int
     row: int
+    known_len: int
     slots: list[int] = field(default_factory=list)
     computed: int = 0
     chain: list[int] = field(default_factory=list)
@@ -98,7 +100,7 @@ class Seats:
         lane = lanes[at]
         if not lane.draft_rows:
             return None
-        seat = Seat(at, heappop(lane.draft_rows))
+        seat = Seat(at, heappop(lane.draft_rows), request.num_prompt)
         lane.guests[seat.row] = lambda: self.give_up(request)
         return seat
 

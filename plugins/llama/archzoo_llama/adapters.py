@@ -34,6 +34,7 @@ PHI3 = LLAMA_LIKE.extend(
     ignored=dict.fromkeys(("attention_bias", "mlp_bias"), "phi3 has no biases"),
     window=window_everywhere,
     rope_types={"yarn": "longrope"},
+    recomputes_keys=True,
     partial_rotary=True,
 )
 """``transformers.Phi3Config``; its first checkpoints write ``su`` or ``yarn`` for longrope."""

@@ -125,7 +125,7 @@ MUTANTS = (
         "recomputed-rows-know-the-output",
         "a preempted request is rotated for a length its first forward did not know",
         "core/runtime/scheduler.py",
-        {"[max(prompt, at + 1) for at": "[len(tokens) for at"},
+        {"[max(known, at + 1) for at": "[len(tokens) for at"},
         (
             "tests/runtime/test_model.py::test_preemption_changes_no_token_where_rotation_depends_on_length",
         ),

@@ -128,7 +128,7 @@ MUTANTS = (
         "keys-of-another-length",
         "a long prompt borrows keys that a short one has turned",
         "core/runtime/prefix_cache.py",
-        {"return self._limit if num_prompt <= self._limit else 0": "return self._limit"},
+        {"return self._limit if known_len <= self._limit else 0": "return self._limit"},
         (f"{CACHE}::test_keys_that_turn_by_the_length_of_their_prompt_are_not_shared",),
     ),
     Mutant(

@@ -122,9 +122,23 @@ MUTANTS = (
         "requests that can use no cached prefix wait for one another",
         "core/runtime/prefix_cache.py",
         {
-            "min(most, self.shareable(request.num_prompt)) < least": "self.shareable(request.num_prompt) < least"
+            "min(most, self.shareable(request.known_len)) < least": "self.shareable(request.known_len) < least"
         },
         (f"{STATES}::test_nobody_waits_for_prefixes_that_it_cannot_use[True]",),
+    ),
+    Mutant(
+        "guesses-reach-across",
+        "a proposal is computed over keys of another rotation",
+        "core/runtime/scheduler.py",
+        {"rows = min(rows, self._recompute_after - request.computed)": "pass"},
+        ("tests/runtime/test_rotation.py::test_a_proposal_never_reaches_across",),
+    ),
+    Mutant(
+        "padding-is-proposed",
+        "a draft proposes ids that its target's tokenizer has not",
+        "core/runtime/speculative/pairing.py",
+        {"reads_states, target.engine.choosable)": "reads_states)"},
+        ("tests/runtime/test_padded_vocabulary.py::test_a_head_proposes_no_padding",),
     ),
     Mutant(
         "head-reads-the-wrong-token",
