@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+from collections.abc import Callable
 
 import torch
 
@@ -23,7 +24,13 @@ class Forks:
         """None yet."""
         self.count = 0
         self._forked_in: int | None = None
-        os.register_at_fork(after_in_child=self._note)
+        self.then(self._note)
+
+    @staticmethod
+    def then(renew: Callable[[], None]) -> None:
+        """Call something first thing in a child, where the system has forks."""
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=renew)
 
     def settle(self) -> None:
         """Let the thread that forked compute with one thread of torch's from now on.

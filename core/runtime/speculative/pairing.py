@@ -15,6 +15,8 @@ DRAFT_TOKENS = 4
 def make_drafter(target: Engine, draft: Engine, tokens: int | None) -> Drafter:
     """A drafter for requests of the target; states that the draft reads are captured from now on.
 
+    The two take turns together from now on.
+
     Args:
         target: whose requests.
         draft: proposes; may be the target itself.
@@ -38,8 +40,10 @@ def make_drafter(target: Engine, draft: Engine, tokens: int | None) -> Drafter:
             f"the draft has a vocabulary of {module.config.vocab_size} tokens, its target one of "
             f"{big.config.vocab_size}; use a draft made for this model"
         )
+    target.turns.merge(draft.turns)
     if isinstance(module, DraftModel):
-        _capture(target, draft, module, big)
+        with target.turns.take():
+            _capture(target, draft, module, big)
     return Drafter(draft, count, isinstance(module, DraftModel))
 
 
@@ -56,5 +60,5 @@ def _capture(target: Engine, draft: Engine, module: DraftModel, big: DecoderBase
             f"the draft reads hidden states {states}, its target gives {big.aux_layers}; call "
             "set_aux_layers(()) of the target first"
         )
-    target.set_aux_layers(states)
-    draft.set_aux_layers((module.config.num_hidden_layers,))
+    target.capture(states)
+    draft.capture((module.config.num_hidden_layers,))
