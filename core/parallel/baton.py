@@ -8,6 +8,8 @@ The caller of ``run`` is no rank; it only waits. So a signal that interrupts it 
 hit the hand-over code in the middle: it sets the failure, and the ranks unwind by themselves.
 
 Wake-ups may be one too many and never one too few: a thread believes ``_holder``, not its lock.
+
+A fork leaves none of the threads to the child, whose first run starts new ones.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from typing import Any, TypeVar
 
 from ..errors import CollectiveError
+from .forking import forks
 from .thread_state import ThreadState
 
 T = TypeVar("T")
@@ -48,9 +52,14 @@ class Baton:
     ) -> None:
         """Start the threads; they wait for the first run."""
         self.size, self._began, self._ended, self._stuck = size, began, ended, stuck
-        self._busy = threading.Lock()
         self._closing = False
-        self._turns = [threading.Lock() for _ in range(size + 1)]
+        self._start()
+
+    def _start(self) -> None:
+        """New threads, which belong to this process."""
+        self._forks = forks.count
+        self._busy = threading.Lock()
+        self._turns = [threading.Lock() for _ in range(self.size + 1)]
         for turn in self._turns:
             turn.acquire()
         self._holder = _CALLER
@@ -59,11 +68,11 @@ class Baton:
         self._failure: BaseException | None = None
         self._reason = ""
         self._function: Callable[[int], Any] = _nothing
-        self._state = ThreadState.of_caller()
+        self._state, self._context = ThreadState.of_caller(), Context()
         self._results: list[Any] = []
         self._threads = [
             threading.Thread(target=self._work, args=(rank,), name=f"rank-{rank}", daemon=True)
-            for rank in range(size)
+            for rank in range(self.size)
         ]
         for thread in self._threads:
             thread.start()
@@ -75,6 +84,8 @@ class Baton:
             CollectiveError: a run is under way, or ranks failed to meet.
             BaseException: what the first rank to fail raised, with its rank as a note.
         """
+        if self._forks != forks.count:
+            self._start()
         if not self._busy.acquire(blocking=False):
             raise CollectiveError(
                 f"run() while another run() of the same in-process world of {self.size} ranks is "
@@ -101,7 +112,7 @@ class Baton:
         """Refuse a call that does not come from the thread of that rank, which has the baton.
 
         Raises:
-            CollectiveError: it comes from elsewhere.
+            CollectiveError: it comes from elsewhere, or from a forked child.
             BaseException: this run has failed already.
         """
         if threading.get_ident() != self._threads[rank].ident:
@@ -109,6 +120,7 @@ class Baton:
                 f"{what} as rank {rank} from outside that rank: collectives of an in-process world "
                 "work inside its run(), on the thread of the rank the communicator was made for"
             )
+        self._check_fork(f"{what} as rank {rank}")
         if self._failure is not None:
             raise self._given_up()
 
@@ -148,7 +160,8 @@ class Baton:
                 "wait until it ends, or build the model anew"
             )
         self._forget()
-        self._function, self._state = function, ThreadState.of_caller()
+        self._function = function
+        self._state, self._context = ThreadState.of_caller(), copy_context()
         self._results = [None] * self.size
         self._ready.extend(range(self.size))
         self._began()
@@ -165,7 +178,7 @@ class Baton:
 
     def _forget(self) -> None:
         """Drop what belongs to one run, so that tensors and tracebacks can be freed."""
-        self._function, self._results = _nothing, []
+        self._function, self._results, self._context = _nothing, [], Context()
         self._failure, self._reason = None, ""
         self._ready.clear()
         self._waiting.clear()
@@ -173,13 +186,14 @@ class Baton:
     def _work(self, rank: int) -> None:
         while self._await(rank):
             self._turn(rank)
+            self._check_fork(f"rank {rank}")
             self._hand_over(self._next())
 
     def _turn(self, rank: int) -> None:
         if self._failure is None:
             try:
                 with self._state.entered():
-                    self._results[rank] = self._function(rank)
+                    self._results[rank] = self._context.copy().run(self._function, rank)
             except BaseException as error:
                 if self._failure is None:
                     self.fail(error, f"rank {rank} raised {_text(error)}")
@@ -195,6 +209,13 @@ class Baton:
                 self._ready.extend(sorted(self._waiting))
                 self._waiting.clear()
         return self._ready.popleft() if self._ready else _CALLER
+
+    def _check_fork(self, what: str) -> None:
+        if self._forks != forks.count:
+            raise CollectiveError(
+                f"{what} in a child that was forked inside of a run of its in-process world; the "
+                "other ranks are not in the child: fork between runs"
+            )
 
     def _given_up(self) -> BaseException:
         """What a rank raises once the run has failed.

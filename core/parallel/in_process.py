@@ -113,8 +113,8 @@ class InProcessWorld:
         """Run function(rank) on every rank to its end.
 
         Each rank runs in its own thread, the same one every time, in the caller's inference mode,
-        grad mode, intra-op thread count and CUDA stream. After an error the world can be used
-        again.
+        grad mode, intra-op thread count, CUDA stream and context variables. After an error the
+        world can be used again, and after a fork in the child too, with threads of its own.
 
         Returns:
             The results, in rank order.

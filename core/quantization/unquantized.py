@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..errors import InputError
 from ..parallel import IN, OUT, LinearPartition, ParameterFactory, ShardedParameter
 from .base import QuantMethod
 
@@ -35,6 +36,10 @@ class UnquantizedLinearMethod(QuantMethod):
         """Nothing packed yet."""
         self.packed: Tensor | None = None
         self._to_pack = False
+
+    def __getstate__(self) -> dict[str, object]:
+        """For a copy or a pickle."""
+        return state_of(self, self.packed is not None)
 
     def create_weights(
         self, layer: nn.Module, partition: LinearPartition, make: ParameterFactory
@@ -80,6 +85,20 @@ class UnquantizedLinearMethod(QuantMethod):
             layer.register_parameter(
                 "weight", ShardedParameter(weight.to("meta"), weight.shard_spec)
             )
+
+
+def state_of(method: object, packed: object) -> dict[str, object]:
+    """What a copy or a pickle of a method holds.
+
+    Raises:
+        InputError: its weights are packed: torch can neither copy nor store them.
+    """
+    if packed:
+        raise InputError(
+            "a model cannot be pickled or copied after its first forward, which packs weights for this "
+            "CPU; take its weights by export_weights, or load the checkpoint again"
+        )
+    return vars(method).copy()
 
 
 def can_pack(weight: Tensor) -> bool:

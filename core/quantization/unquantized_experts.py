@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from ..parallel import IN, OUT, ExpertPartition, ParameterFactory, ShardedParameter
 from .base import ExpertsMethod
-from .unquantized import PACKED_ROWS, can_pack
+from .unquantized import PACKED_ROWS, can_pack, state_of
 
 
 class UnquantizedExpertsMethod(ExpertsMethod):
@@ -30,6 +30,10 @@ class UnquantizedExpertsMethod(ExpertsMethod):
     def __init__(self) -> None:
         """Nothing packed yet."""
         self.packed: tuple[Tensor, ...] = ()
+
+    def __getstate__(self) -> dict[str, object]:
+        """For a copy or a pickle."""
+        return state_of(self, self.packed)
 
     def create_weights(
         self, layer: nn.Module, partition: ExpertPartition, make: ParameterFactory

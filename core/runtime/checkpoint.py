@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -120,14 +119,18 @@ class Checkpoint:
         """How tensor names are spelled, ``hf`` or ``gguf``."""
         return self.source.format
 
-    @cached_property
+    @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer beside (or in) the checkpoint; loaded when first asked for.
+
+        Threads that ask at once load it each, and all get the first: a lock would be held for ever
+        in a child that is forked meanwhile.
 
         Raises:
             InputError: there is none.
         """
-        return self._tokenizer()
+        kept: dict[str, Tokenizer] = self.__dict__
+        return kept.get("tokenizer") or kept.setdefault("tokenizer", self._tokenizer())
 
     def pooling(self) -> PoolingType | None:
         """Rows that make a vector, as files beside the weights say; None where none does.

@@ -2,21 +2,25 @@
 
 Two kinds of work share the pool. *Requests* generate: the scheduler batches them step by step.
 *Scoring* computes prompts once (logits, log-probabilities, vectors) and gives its slots back.
+
+Threads take turns (``turns.py``): what a user calls here takes one; what is marked *with the turn* is
+for callers who have it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 import torch
 from torch import Tensor
 
 from ..config import ModelConfig
-from ..errors import InputError
+from ..errors import CapacityError, InputError
 from ..layers import LogitsProcessorOutput
 from ..models import DraftModel
 from .choosing import Choice, Choosable, choices_of, choose, end_unusable
@@ -30,6 +34,7 @@ from .scoring_pass import ScoringPass
 from .speculative.observing import hand_over
 from .speculative.state import DraftSource
 from .step import Step
+from .turns import Turns
 
 BATCH_TOKENS = 2048
 """Rows of one forward at most, unless more requests than that decode together."""
@@ -54,7 +59,23 @@ class EngineLimits:
     recompute_after: int | None = None
 
 
-class Engine:
+class OfOneProcess:
+    """What cannot be pickled or copied."""
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError(
+            f"{type(self).__name__} cannot be pickled or copied: its threads, requests and keys and "
+            "values belong to one process; load the checkpoint where the model is wanted "
+            "(archzoo.load), and take changed weights there by export_weights and update_weights"
+        )
+
+
+class Engine(OfOneProcess):
     """Runs steps on all local ranks.
 
     Args:
@@ -66,6 +87,7 @@ class Engine:
     Attributes:
         lanes: requests waiting and running, of each attention group.
         choosable: ids that may be chosen for requests; None for all. Set by who knows the tokenizer.
+        turns: of the threads that use it.
     """
 
     SCORING_ROWS: ClassVar[int] = 32
@@ -81,6 +103,7 @@ class Engine:
         self.executor, self.config, self.limits = executor, config, limits
         self.choosable: Choosable | None = None
         self._stages = dict(zip(executor.ranks, stages, strict=True))
+        self.turns = Turns(executor.one_thread, executor.unforkable or _unforkable(stages))
         ids, rows = count(), limits.max_requests + self.SCORING_ROWS
         self.lanes = tuple(
             Lane(
@@ -110,12 +133,19 @@ class Engine:
     @property
     def free_slots(self) -> int:
         """Slots that can be had, cached ones included, in the attention group that has fewest."""
+        with self.turns.look():
+            return self.spare_slots
+
+    @property
+    def spare_slots(self) -> int:
+        """The same, without waiting for a step that may be under way."""
         return min(lane.slots.available for lane in self.lanes)
 
     @property
     def cache_stats(self) -> CacheStats:
         """What the prefix caches of all attention groups have done."""
-        return CacheStats.total(lane.cache.stats for lane in self.lanes)
+        with self.turns.look():
+            return CacheStats.total(lane.cache.stats for lane in self.lanes)
 
     def clear_cache(self) -> None:
         """Forget cached prefixes: their keys and values are no longer those of the model.
@@ -123,6 +153,11 @@ class Engine:
         Raises:
             InputError: requests are under way.
         """
+        with self.turns.take():
+            self.forget_prefixes()
+
+    def forget_prefixes(self) -> None:
+        """``clear_cache``, with the turn."""
         if self.has_work:
             raise InputError(
                 "the prefix cache cannot be cleared while requests that read it are under way; "
@@ -134,7 +169,8 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether any request is unfinished."""
-        return any(lane.scheduler.has_work for lane in self.lanes)
+        with self.turns.look():
+            return any(lane.scheduler.has_work for lane in self.lanes)
 
     def add(self, request: Request) -> Request:
         """Queue a request in the attention group with the least to do.
@@ -143,8 +179,25 @@ class Engine:
             InputError, CapacityError: as ``Scheduler.add``.
             SpoiltWeightsError: writing the weights ended half-way.
         """
-        self.require_weights()
-        return min(self.lanes, key=lambda lane: lane.load).scheduler.add(request)
+        return self.add_all([request])[0]
+
+    def add_all(self, requests: Sequence[Request]) -> list[Request]:
+        """Queue requests together: all of them or, where one is refused, none.
+
+        Raises:
+            InputError, CapacityError, SpoiltWeightsError: as ``add``.
+        """
+        with self.turns.take():
+            self.require_weights()
+            queued: list[Request] = []
+            try:
+                for request in requests:
+                    lane = min(self.lanes, key=lambda lane: lane.load)
+                    queued.append(lane.scheduler.add(request))
+            except BaseException:
+                self._abort(queued)
+                raise
+        return queued
 
     def require_weights(self) -> None:
         """Nothing, when every local rank's weights are whole.
@@ -162,6 +215,11 @@ class Engine:
             BoundaryError: an index that no layer has, or one twice.
             InputError: a draft reads others for requests under way, or this one is such a draft.
         """
+        with self.turns.take():
+            self.capture(indices)
+
+    def capture(self, indices: Sequence[int]) -> None:
+        """``set_aux_layers``, with the turn."""
         if tuple(indices) == self.runners[0].module.aux_layers:
             return
         waiting = [request for lane in self.lanes for request in lane.requests]
@@ -180,13 +238,26 @@ class Engine:
             runner.module.set_aux_layers(indices)
 
     def abort(self, request: Request) -> None:
-        """End a request now; its slots are free. One that has finished stays as it is.
+        """End a request; its slots are free. One that has finished stays as it is.
+
+        From inside of a step (a hook), that happens at its end.
 
         Raises:
             InputError: the request was never added here.
         """
-        home = next((lane for lane in self.lanes if lane.holds(request)), self.lanes[0])
-        home.scheduler.abort(request)
+        with self.turns.look():
+            if not request.finished and not any(lane.holds(request) for lane in self.lanes):
+                self.lanes[0].scheduler.abort(request)  # which says so
+        self.turns.soon(partial(self._abort, [request]))
+
+    def abandon(self, requests: Sequence[Request]) -> None:
+        """Abort those of these requests that were added and are unfinished."""
+        if left := [each for each in requests if each.request_id >= 0 and not each.finished]:
+            self.turns.soon(partial(self._abort, left))
+
+    def abandon_later(self, requests: Sequence[Request]) -> None:
+        """The same when the engine is used next; for finalizers, which may run inside of a step."""
+        self.turns.later(partial(self._abort, requests))
 
     def step(self) -> list[Request]:
         """One forward over the requests under way; those that got a token from it.
@@ -195,7 +266,38 @@ class Engine:
         logits are unusable ends, with the error in ``request.error``; the others go on. Drafts
         propose before it, in forwards of their own.
         """
-        self._propose()
+        with self.turns.take():
+            return self._step()
+
+    @contextmanager
+    def driven(self, ready: Callable[[], bool]) -> Iterator[None]:
+        """Have steps made, by this thread or another one, until ready(); the body has the turn.
+
+        Args:
+            ready: asked between two steps; reads requests of this engine, and changes nothing.
+
+        Raises:
+            BaseException: what a step raised that this thread made.
+        """
+        with self.turns.ride(self, ready) as turn:
+            while not ready():
+                if not self._step(draft_errors=False) and not self.has_work and not ready():
+                    raise InputError(
+                        "requests of this call are gone: another thread was interrupted while it "
+                        "ended them; make the call again"
+                    )
+                if not ready():
+                    turn.pause()
+            yield
+
+    def _step(self, draft_errors: bool = True) -> list[Request]:
+        """``step``, with the turn.
+
+        Args:
+            draft_errors: raise what a draft raises; False ends the requests that it served with it,
+                so that only the threads they belong to see it.
+        """
+        self._propose(draft_errors)
         steps = next_steps(self.lanes)
         if steps is None:
             return []
@@ -223,6 +325,12 @@ class Engine:
             if count
         ]
 
+    def _abort(self, requests: Sequence[Request]) -> None:
+        """With the turn."""
+        for lane in self.lanes:
+            for request in filter(lane.holds, requests):
+                lane.scheduler.abort(request)
+
     def choose(
         self,
         steps: Sequence[Step],
@@ -230,7 +338,7 @@ class Engine:
         read: bool = False,
         choosable: Choosable | None = None,
     ) -> tuple[list[list[int]], list[Tensor]]:
-        """One forward on every rank; a token for each row that samples, on every process.
+        """With the turn, one forward on every rank; a token for each row that samples, everywhere.
 
         Args:
             steps: of each group.
@@ -245,7 +353,7 @@ class Engine:
         outputs = self._run(steps, [Wanted(step.sample_rows) for step in steps])
         return self._chosen(outputs, choices, choosable), self._states(outputs) if read else []
 
-    def _propose(self) -> None:
+    def _propose(self, raises: bool) -> None:
         """Let drafts propose; a request whose draft gives nothing usable ends."""
         served: dict[DraftSource, list[Request]] = {}
         for lane in self.lanes:
@@ -253,15 +361,21 @@ class Engine:
                 if request.speculation is not None:
                     served.setdefault(request.speculation.drafter, []).append(request)
         for drafter, requests in served.items():
-            drafter.propose(requests)
+            try:
+                drafter.propose(requests)
+            except Exception as error:
+                if raises:
+                    raise
+                for request in requests:
+                    request.error = error
             for request in requests:
                 if request.error is not None:
-                    self.abort(request)
+                    self._abort([request])
 
     def forward(
         self, steps: Sequence[Step], wanted: Sequence[Wanted]
     ) -> list[LogitsProcessorOutput]:
-        """One forward on every rank; the output of each attention group, on every process.
+        """With the turn, one forward on every rank; the output of each attention group, everywhere.
 
         Args:
             steps: of each group.
@@ -289,7 +403,7 @@ class Engine:
         """Slots and table rows for prompts that are computed once.
 
         Args:
-            prompts: at most SCORING_ROWS of them.
+            prompts: at most SCORING_ROWS of them. The body has the turn.
             borrowable: leading tokens of each whose rows nobody wants, so that they can come from
                 the prefix cache.
 
@@ -304,12 +418,32 @@ class Engine:
                     f"prompt {at} has {len(prompt)} tokens, more than the context of {context}; "
                     "shorten it"
                 )
-        scoring = ScoringPass(self.lanes, self.limits.max_requests, self.forward)
+        with self.turns.take() as turn:
+            scoring = ScoringPass(self.lanes, self.limits.max_requests, self.forward)
+            try:
+                while not self._seated(scoring, prompts, borrowable):
+                    turn.pause()
+                yield scoring
+            finally:
+                scoring.give_back()
+
+    def _seated(
+        self, scoring: ScoringPass, prompts: Sequence[Sequence[int]], borrowable: Sequence[int]
+    ) -> bool:
+        """Whether prompts have got slots; requests that another thread steps are put back for them.
+
+        Raises:
+            CapacityError: no request holds the slots that are missing.
+        """
+        driven = self.turns.driven(self)
         try:
-            scoring.take(prompts, borrowable)
-            yield scoring
-        finally:
+            scoring.take(prompts, borrowable, not driven)
+        except CapacityError:
+            if not driven or not any(lane.scheduler.running for lane in self.lanes):
+                raise
             scoring.give_back()
+            return False
+        return True
 
     def _run(
         self, steps: Sequence[Step], wanted: Sequence[Wanted]
@@ -346,3 +480,11 @@ class Engine:
 def _there(tensor: Tensor | None) -> Tensor:
     assert tensor is not None
     return tensor
+
+
+def _unforkable(stages: Sequence[StageRunner]) -> str:
+    """Why a forked child cannot compute with these; empty where it can."""
+    device = stages[0].runner.device
+    if device.type == "cpu":
+        return ""
+    return f"{device} serves only the process that began to use it; load the model in the child"

@@ -28,10 +28,14 @@ class Executor(ABC):
     Attributes:
         topology: sizes, seen from the first local rank.
         ranks: global ranks of this process, in order.
+        one_thread: why threads cannot take turns at it; empty where they can.
+        unforkable: why a forked child cannot run it; empty where it can.
     """
 
     topology: Topology
     ranks: tuple[int, ...]
+    one_thread = ""
+    unforkable = ""
 
     @abstractmethod
     def communicators(self, rank: int) -> CommunicatorFactory:
@@ -148,6 +152,14 @@ class ProcessExecutor(Executor):
     Raises:
         TopologyError: another number of processes than ranks.
     """
+
+    one_thread = (
+        "a model was called by two threads at once under torchrun, where every process must make the "
+        "same calls in the same order, which threads do not keep; make all calls from one thread"
+    )
+    unforkable = (
+        "the other ranks are processes that know nothing of the child; start it by torchrun"
+    )
 
     def __init__(self, sizes: Topology, device: torch.device) -> None:
         from ..parallel.distributed import distributed_factory

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -38,15 +38,22 @@ def export_weights(engine: Engine, parameter: str | None = None) -> Iterator[tup
         WeightError: a tensor that the ranks together do not hold, or two that have one name.
         SpoiltWeightsError: an update had ended half-way.
     """
-    engine.require_weights()
-    modules = [runner.module for runner in engine.runners]
-    exporters = dict(zip(engine.executor.ranks, map(_exporter, modules), strict=True))
-    mine = [
-        json.dumps([asdict(each) for each in rank.offers(parameter)]) for rank in exporters.values()
-    ]
-    texts = [text for process in engine.executor.everyones(mine) for text in process]
-    assemblies = _assemble([json.loads(text) for text in texts])
-    return _tensors(engine, exporters, assemblies)
+    with engine.turns.take():
+        engine.require_weights()
+        modules = [runner.module for runner in engine.runners]
+        exporters = dict(zip(engine.executor.ranks, map(_exporter, modules), strict=True))
+        mine = [
+            json.dumps([asdict(each) for each in rank.offers(parameter)])
+            for rank in exporters.values()
+        ]
+        texts = [text for process in engine.executor.everyones(mine) for text in process]
+        assemblies = _assemble([json.loads(text) for text in texts])
+        return _tensors(engine, exporters, assemblies, _versions(engine))
+
+
+def _versions(engine: Engine) -> list[int]:
+    """How often the weights of each local rank were written."""
+    return [runner.module.weight_state.version for runner in engine.runners]
 
 
 def _exporter(module: DecoderBase) -> Exporter:
@@ -81,21 +88,35 @@ def _assemble(offers: list[list[dict[str, Any]]]) -> dict[str, _Assembly]:
 
 
 def _tensors(
-    engine: Engine, exporters: dict[int, Exporter], assemblies: dict[str, _Assembly]
+    engine: Engine,
+    exporters: dict[int, Exporter],
+    assemblies: dict[str, _Assembly],
+    versions: Sequence[int],
 ) -> Iterator[tuple[str, Tensor]]:
-    modules = [runner.module for runner in engine.runners]
-    versions = [module.weight_state.version for module in modules]
     for name, assembly in assemblies.items():
-        if [module.weight_state.version for module in modules] != versions:
-            raise WeightError(
-                f"the weights were updated before {name} was exported; take all tensors of an "
-                "export before the next update"
-            )
-        full = torch.empty(assembly.shape, dtype=assembly.dtype, device=engine.runners[0].device)
-        for box, rank in assembly.givers.items():
-            read = partial(_read, exporters, rank, name, box)
-            full[box_slices(box)] = engine.executor.of_rank(rank, read)
+        with engine.turns.take():
+            full = _tensor(engine, exporters, versions, name, assembly)
         yield name, full
+
+
+def _tensor(
+    engine: Engine,
+    exporters: dict[int, Exporter],
+    versions: Sequence[int],
+    name: str,
+    assembly: _Assembly,
+) -> Tensor:
+    """One of them, with the turn; versions are those of the weights when the export began."""
+    if _versions(engine) != versions:
+        raise WeightError(
+            f"the weights were updated before {name} was exported; take all tensors of an export "
+            "before the next update"
+        )
+    full = torch.empty(assembly.shape, dtype=assembly.dtype, device=engine.runners[0].device)
+    for box, rank in assembly.givers.items():
+        read = partial(_read, exporters, rank, name, box)
+        full[box_slices(box)] = engine.executor.of_rank(rank, read)
+    return full
 
 
 def _read(exporters: dict[int, Exporter], rank: int, name: str, box: Box) -> Tensor:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Generator, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from .engine import Engine
+from .engine import Engine, OfOneProcess
 from .request import FinishReason, Request
 from .speculative.state import SpeculationReport
 
@@ -75,46 +76,91 @@ class StreamChunk:
 
 
 def generate_all(engine: Engine, requests: Sequence[Request]) -> list[GenerateResult]:
-    """Run requests to their ends, beside whatever else is under way."""
-    submitted = _Submitted(engine, requests)
+    """Queue requests and run them to their ends, beside whatever else is under way."""
+
+    def over() -> bool:
+        return any(each.error for each in requests) or all(each.finished for each in requests)
+
     try:
-        while not submitted.done:
-            engine.step()
-            submitted.raise_for_errors()
+        engine.add_all(requests)
+        with engine.driven(over):
+            raise_for_errors(requests)
     except BaseException:
-        submitted.abort()
+        engine.abandon(requests)
         raise
     return [result_of(request) for request in requests]
 
 
-def generate_stream(engine: Engine, requests: Sequence[Request]) -> Iterator[StreamChunk]:
-    """Run requests and give their pieces as they come.
+def raise_for_errors(requests: Sequence[Request]) -> None:
+    """Raise what ended one of them, if anything did."""
+    for request in requests:
+        if request.error is not None:
+            raise request.error
 
-    Requests are queued now, and refused now if they cannot be served.
-    """
-    return Stream(_Submitted(engine, requests))
 
-
-class Stream(Iterator[StreamChunk]):
+class Stream(OfOneProcess, Iterator[StreamChunk]):
     """Pieces as they come. Closed, or let go of, it aborts what is unfinished, read or not.
 
+    Threads that read one stream share its pieces.
+
     Args:
-        submitted: the requests.
+        engine: of the requests.
+        requests: queued now, and refused now if they cannot be served.
     """
 
-    def __init__(self, submitted: _Submitted) -> None:
+    def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
         """Nothing is computed before the first piece is asked for."""
-        self._pieces = _pieces(submitted)
-        self._end = weakref.finalize(self, submitted.abort)
+        self._engine = engine
+        self._open = dict(enumerate(requests))
+        self._taken = [0] * len(requests)
+        self._chunks: deque[StreamChunk] = deque()
+        weakref.finalize(self, engine.abandon_later, requests)
+        engine.add_all(requests)
 
     def __next__(self) -> StreamChunk:
         """The next piece."""
-        return next(self._pieces)
+        while True:
+            try:
+                return self._chunks.popleft()
+            except IndexError:
+                if not self._open:
+                    raise StopIteration from None
+            try:
+                with self._engine.driven(self._has_moved):
+                    raise_for_errors(list(self._open.values()))
+                    self._collect()
+            except BaseException:
+                self.close()
+                raise
 
     def close(self) -> None:
         """Abort what is unfinished."""
-        self._pieces.close()
-        self._end()
+        left, self._open = self._open, {}
+        self._engine.abandon(list(left.values()))
+        self._chunks.clear()
+
+    def _has_moved(self) -> bool:
+        return (
+            bool(self._chunks)
+            or not self._open
+            or any(
+                each.finished or each.error or each.num_output > self._taken[at]
+                for at, each in list(self._open.items())
+            )
+        )
+
+    def _collect(self) -> None:
+        """Make pieces of what is new; with the turn."""
+        for index, request in list(self._open.items()):
+            ids = request.output_ids[self._taken[index] :]
+            if not ids and not request.finished:
+                continue
+            self._taken[index] += len(ids)
+            end = _report(request) if request.finished else None
+            text = request.output.take()
+            self._chunks.append(StreamChunk(index, ids, text, request.finish_reason, end))
+            if request.finished:
+                self._open.pop(index, None)
 
 
 def result_of(request: Request) -> GenerateResult:
@@ -132,54 +178,3 @@ def result_of(request: Request) -> GenerateResult:
 
 def _report(request: Request) -> SpeculationReport | None:
     return None if request.speculation is None else request.speculation.report
-
-
-class _Submitted:
-    """Requests that were queued together; all or none are."""
-
-    def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
-        self.engine, self.requests = engine, requests
-        try:
-            for request in requests:
-                engine.add(request)
-        except BaseException:
-            self.abort()
-            raise
-
-    @property
-    def done(self) -> bool:
-        return all(request.finished for request in self.requests)
-
-    def raise_for_errors(self) -> None:
-        for request in self.requests:
-            if request.error is not None:
-                raise request.error
-
-    def abort(self) -> None:
-        for request in self.requests:
-            if request.request_id >= 0:
-                self.engine.abort(request)
-
-
-def _pieces(submitted: _Submitted) -> Generator[StreamChunk, None, None]:
-    taken = [0] * len(submitted.requests)
-    told: set[int] = set()
-    try:
-        while len(told) < len(submitted.requests):
-            if not submitted.done:
-                submitted.engine.step()
-            submitted.raise_for_errors()
-            for index, request in enumerate(submitted.requests):
-                if index in told:
-                    continue
-                ids = request.output_ids[taken[index] :]
-                if not ids and not request.finished:
-                    continue
-                taken[index] += len(ids)
-                if request.finished:
-                    told.add(index)
-                end = _report(request) if request.finished else None
-                text = request.output.take()
-                yield StreamChunk(index, ids, text, request.finish_reason, end)
-    finally:
-        submitted.abort()

@@ -15,6 +15,7 @@ from ..errors import InputError, RegistryError
 from ..layers import Pooler
 from ..models import DecoderBase
 from ..parallel import Topology
+from ..parallel.forking import forks
 from ..parallel.links import CostTable
 from ..planning.plan import Mode
 from ..registry import catalog, catalog_for, resolve, serve
@@ -112,6 +113,7 @@ def load(
     Raises:
         ArchzooError: anything that would make the model wrong, by name, before the first token.
     """
+    forks.settle()
     sizes, name = sizes_of(topology, tp, pp, attn_dp, ep, pp_layers), backend or "torch"
     check_methods(quantization, name, compile)
     check_room(kv_slots, max_requests, prefill_chunk, pp_micro_batches)

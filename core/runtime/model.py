@@ -20,9 +20,9 @@ from .exporting import export_weights
 from .generation import (
     GenerateOptions,
     GenerateResult,
+    Stream,
     StreamChunk,
     generate_all,
-    generate_stream,
 )
 from .judging import JudgingModel
 from .prefix_cache import CacheStats
@@ -40,7 +40,8 @@ from .updating import UpdateOptions, update_weights
 class Model(JudgingModel, AuxStates):
     """A model that is ready to run, on all its ranks.
 
-    Under torchrun every process makes the same calls; results are equal on all of them.
+    Under torchrun every process makes the same calls, from one thread; results are equal on all of
+    them. Elsewhere any thread may call anything: see ``turns.py``.
 
     Args:
         config: the normalised configuration.
@@ -206,7 +207,7 @@ class Model(JudgingModel, AuxStates):
         params = SamplingParams(max_new_tokens, **cast(dict[str, Any], options))
         requests = [self._request(cast(Prompt, one), params, drafter) for one in many]
         if stream:
-            return generate_stream(self.engine, requests)
+            return Stream(self.engine, requests)
         results = generate_all(self.engine, requests)
         return results if is_batch(prompt) else results[0]
 
@@ -271,10 +272,11 @@ class Model(JudgingModel, AuxStates):
         Raises:
             SpoiltWeightsError: an update had ended half-way.
         """
-        self.engine.require_weights()
-        for runner in self.engine.runners:
-            runner.module.untie()
-        self.config = self.module.config
+        with self.engine.turns.take():
+            self.engine.require_weights()
+            for runner in self.engine.runners:
+                runner.module.untie()
+            self.config = self.module.config
 
     @cached_property
     def _choosable(self) -> Choosable:
@@ -293,9 +295,11 @@ class Model(JudgingModel, AuxStates):
     def _request(
         self, prompt: Prompt, params: SamplingParams, drafter: Drafter | None = None
     ) -> Request:
-        seed = self.engine.executor.agree([[params.seeded().seed or 0]])[0][0]
+        ids = self.encode(prompt)
+        with self.engine.turns.take():
+            seed = self.engine.executor.agree([[params.seeded().seed or 0]])[0][0]
         request = Request(
-            self.encode(prompt),
+            ids,
             replace(params, seed=seed),
             self.stop_ids(isinstance(prompt, str) or is_chat(prompt)),
             self.tokenizer if params.stop or self.has_tokenizer else None,

@@ -9,13 +9,13 @@ from ..config import ModelConfig
 from ..errors import InputError
 from ..models import DecoderBase
 from .checkpoint import Checkpoint
-from .engine import Engine
+from .engine import Engine, OfOneProcess
 from .prompts import Prompt, checked_ids, is_chat
 from .request import integer
 from .tokenizer import Tokenizer
 
 
-class PromptedModel:
+class PromptedModel(OfOneProcess):
     """What every call of a model begins with.
 
     Args:
@@ -37,7 +37,7 @@ class PromptedModel:
         """The architecture's module of the first local rank.
 
         On a CPU its linears pack their weights in the first forward: ``weight`` then keeps shape and
-        dtype on ``meta``, so state_dict and deepcopy are not for a loaded model.
+        dtype on ``meta``, so state_dict is not for a loaded model, and deepcopy and pickle refuse it.
         """
         return self.engine.runners[0].module
 

@@ -107,6 +107,7 @@ class Request:
         cached_tokens: tokens of the prompt that need not be computed at all; None before it is
             admitted first.
         req_pool_index: row of the slot table; -1 while not running.
+        put_back_at: new tokens there were when its slots were last wanted for scoring; -1 before.
         speculation: what a draft model does for it; None without one.
 
     Raises:
@@ -125,6 +126,7 @@ class Request:
         "num_prompt",
         "output",
         "params",
+        "put_back_at",
         "req_pool_index",
         "request_id",
         "slots",
@@ -152,7 +154,7 @@ class Request:
         self.state = RequestState.WAITING
         self.finish_reason: FinishReason | None = None
         self.error: Exception | None = None
-        self.req_pool_index = -1
+        self.req_pool_index = self.put_back_at = -1
         self.slots: list[int] = []
         self.lease: PrefixNode | None = None
         self.computed = self.borrowed = 0

@@ -219,6 +219,25 @@ class Scheduler:
         self._check_current(step)
         self._step = None
 
+    def put_back(self, force: bool) -> bool:
+        """Between two steps, let the youngest running request wait without its slots.
+
+        Args:
+            force: True for any number of times; otherwise once for each token it gives, so that it
+                comes to an end however often somebody wants its slots.
+
+        Returns:
+            Whether there was one.
+        """
+        if not self._running:
+            return False
+        youngest = self._running[-1]
+        if youngest.num_output <= youngest.put_back_at and not force:
+            return False
+        youngest.put_back_at = youngest.num_output
+        self._preempt(youngest)
+        return True
+
     def _limit(self, request: Request) -> int:
         """New tokens the request may have, checked against context and pool."""
         prompt, asked = request.num_prompt, request.limit

@@ -58,12 +58,15 @@ def prompt_outputs(engine: Engine, prompts: Prompts, chunk_size: int | None) -> 
     """Logits and hidden states of each prompt; of no rows for an empty one."""
     module = engine.runners[0].module
     wide = torch.float64 if module.dtype is torch.float64 else torch.float32
-    aux = [torch.empty(0, engine.config.hidden_size, dtype=module.dtype)] * len(module.aux_layers)
+    layers = module.aux_layers
+    aux = [torch.empty(0, engine.config.hidden_size, dtype=module.dtype)] * len(layers)
     nothing = [torch.empty(0, engine.config.vocab_size, dtype=wide), *aux]
     pieces: list[list[list[Tensor]]] = [[[] for _ in nothing] for _ in prompts]
     for group in _groups(prompts, engine):
         texts = [prompts[at] for at in group]
         with engine.scoring(texts, [0] * len(texts)) as scoring:
+            if module.aux_layers != layers:
+                break  # another thread has set others
             for start, stop in _chunks(texts, chunk_size, scoring):
                 for members, output in scoring.forward(start, stop, lambda _: Wanted()):
                     assert output.next_token_logits is not None
@@ -72,6 +75,8 @@ def prompt_outputs(engine: Engine, prompts: Prompts, chunk_size: int | None) -> 
                     for number, column in enumerate(columns):
                         for at, part in zip(members, torch.split(column, lens), strict=True):
                             pieces[group[at]][number].append(part)
+    if module.aux_layers != layers:
+        return prompt_outputs(engine, prompts, chunk_size)
     # Copies: what a forward returns is a view, and an inference tensor.
     found = [
         [torch.cat(parts or [none]) for parts, none in zip(each, nothing, strict=True)]
@@ -238,7 +243,7 @@ def _joined(
 
 def _groups(prompts: Prompts, engine: Engine) -> Iterator[list[int]]:
     """Non-empty prompts that go through together: within table rows, BATCH_TOKENS and free slots."""
-    room = min(BATCH_TOKENS, engine.free_slots)
+    room = min(BATCH_TOKENS, engine.spare_slots)
     group: list[int] = []
     rows = 0
     for at, ids in enumerate(prompts):

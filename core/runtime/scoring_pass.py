@@ -47,8 +47,14 @@ class ScoringPass:
         self._lanes, self._first_row, self._forward = lanes, first_row, forward
         self._scored: list[_Scored] = []
 
-    def take(self, prompts: Sequence[Sequence[int]], borrowable: Sequence[int]) -> None:
-        """Take slots for prompts, borrowed ones first.
+    def take(
+        self, prompts: Sequence[Sequence[int]], borrowable: Sequence[int], force: bool
+    ) -> None:
+        """Take slots for prompts, borrowed ones first, of running requests last.
+
+        Args:
+            prompts, borrowable: as in ``Engine.scoring``.
+            force: as in ``Scheduler.put_back``.
 
         Raises:
             CapacityError: fewer are available. Those taken so far are for ``give_back``.
@@ -61,7 +67,9 @@ class ScoringPass:
             scored = _Scored(prompt, lane, self._first_row + at, lease, borrowed, found, found)
             self._scored.append(scored)
             last = borrowed[-1] if borrowed else None
-            while len(prompt) - found > lane.slots.available and lane.make_room():
+            while len(prompt) - found > lane.slots.available and (
+                lane.make_room() or lane.scheduler.put_back(force)
+            ):
                 pass
             scored.slots = borrowed + lane.slots.alloc(len(prompt) - found, after=last)
             if most:

@@ -8,7 +8,7 @@ from typing import get_args
 
 from ..errors import InputError, WeightError
 from ..models import DecoderBase
-from ..weights import Filling, UpdateMode, UpdateReport, Weights, as_source, format_of
+from ..weights import Filling, UpdateMode, UpdateReport, Weights, WeightSource, as_source, format_of
 from .agreement import load_together
 from .engine import Engine
 
@@ -34,13 +34,23 @@ def update_weights(engine: Engine, weights: Weights, options: UpdateOptions) -> 
     Raises:
         InputError, WeightError: as ``Model.update_weights``.
     """
+    with engine.turns.look():
+        _check(engine, options)
+    # Taken before the turn: pairs may come from a call of this very model.
+    fmt = format_of(weights)
+    source = load_together(engine.executor, lambda: as_source(weights))
+    with engine.turns.take():
+        return _update(engine, source, fmt, options)
+
+
+def _update(engine: Engine, source: WeightSource, fmt: str, options: UpdateOptions) -> UpdateReport:
+    """With the turn."""
     _check(engine, options)
     modules = [runner.module for runner in engine.runners]
-    fmt = format_of(weights)
     fillings = load_together(
-        engine.executor, lambda: _prepare(engine, modules, weights, fmt, options)
+        engine.executor, lambda: _prepare(engine, modules, source, fmt, options)
     )
-    engine.clear_cache()
+    engine.forget_prefixes()
     before = [module.weight_state for module in modules]
     try:
         reports = load_together(
@@ -80,12 +90,11 @@ def _check(engine: Engine, options: UpdateOptions) -> None:
 def _prepare(
     engine: Engine,
     modules: Sequence[DecoderBase],
-    weights: Weights,
+    source: WeightSource,
     fmt: str,
     options: UpdateOptions,
 ) -> list[Filling]:
     """What is to be written on each local rank; nothing is."""
-    source = as_source(weights)
     fillings: list[Filling] = []
     for rank, module in zip(engine.executor.ranks, modules, strict=True):
         try:

@@ -208,14 +208,20 @@ def test_a_pool_too_small_for_all_queues_and_preempts(llama: tuple[Path, Any]) -
         tight.logits(ids_of(41))
 
 
-def test_scoring_says_so_when_generation_holds_the_slots(llama: tuple[Path, Any]) -> None:
+def test_scoring_has_requests_put_back_that_hold_its_slots(llama: tuple[Path, Any]) -> None:
     model = archzoo.load(llama[0], dtype=torch.float32, kv_slots=30)
+    want = model.generate(ids_of(20), max_new_tokens=8, ignore_eos=True).token_ids
+    score = model.logits(ids_of(25))
     stream = model.generate(ids_of(20), max_new_tokens=8, ignore_eos=True, stream=True)
-    next(stream)
+    tokens = list(next(stream).token_ids)
+    for part in stream:
+        tokens += part.token_ids
+        assert torch.equal(model.logits(ids_of(25)), score)
+    assert tokens == want
+    held = model.engine.lanes[0].slots.alloc(10)
     with pytest.raises(CapacityError, match="25"):
         model.logits(ids_of(25))
-    assert sum(len(part.token_ids) for part in stream) == 7
-    assert model.logits(ids_of(25)).shape == (25, 130)
+    model.engine.lanes[0].slots.free(held)
 
 
 def test_a_failing_forward_leaves_the_engine_usable(

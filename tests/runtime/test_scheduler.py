@@ -312,6 +312,24 @@ def test_slots_held_elsewhere_are_an_error_and_not_a_loop() -> None:
     assert scheduler.next_step() is not None
 
 
+def test_slots_wanted_outside_cost_a_request_one_turn_for_each_token() -> None:
+    """So it ends, though somebody wants its slots after each chunk of its prompt."""
+    scheduler, model = build(chunk=2)
+    first, second = ask(scheduler, [1, 2, 3, 4, 5], 3), ask(scheduler, [6, 7], 2)
+    for _ in range(40):
+        model.step()
+        while scheduler.put_back(force=False):
+            pass
+    assert first.output_ids == alone([1, 2, 3, 4, 5], 3)
+    assert second.output_ids == alone([6, 7], 2)
+    ask(scheduler, [1, 2, 3, 4, 5], 3)
+    model.step()
+    assert scheduler.put_back(force=False) and not scheduler.put_back(force=True)
+    model.step()
+    assert not scheduler.put_back(force=False) and scheduler.put_back(force=True)
+    assert scheduler.slots.available == 64
+
+
 def test_a_request_put_back_for_slots_held_elsewhere_comes_again() -> None:
     allocator = SlotAllocator(4)
     scheduler = Scheduler(allocator, 1, 4, None, 4)

@@ -16,6 +16,8 @@ DRAFT_TOKENS = 4
 def make_drafter(target: PromptedModel, draft: PromptedModel, tokens: int | None) -> Drafter:
     """A drafter for requests of the target; states that the draft reads are captured from now on.
 
+    The two take turns together from now on.
+
     Args:
         target: whose requests.
         draft: proposes; may be the target itself.
@@ -37,8 +39,10 @@ def make_drafter(target: PromptedModel, draft: PromptedModel, tokens: int | None
         )
     if module.config.vocab_size != big.config.vocab_size:
         _check_same_tokens(target, draft)
+    target.engine.turns.merge(draft.engine.turns)
     if isinstance(module, DraftModel):
-        _capture(target.engine, draft.engine, module, big)
+        with target.engine.turns.take():
+            _capture(target.engine, draft.engine, module, big)
     reads_states = isinstance(module, DraftModel)
     return Drafter(draft.engine, count, reads_states, target.engine.choosable)
 
@@ -77,5 +81,5 @@ def _capture(target: Engine, draft: Engine, module: DraftModel, big: DecoderBase
             f"the draft reads hidden states {states}, its target gives {big.aux_layers}; call "
             "set_aux_layers(()) of the target first"
         )
-    target.set_aux_layers(states)
-    draft.set_aux_layers((module.config.num_hidden_layers,))
+    target.capture(states)
+    draft.capture((module.config.num_hidden_layers,))

@@ -144,7 +144,7 @@ MUTANTS = (
         "old-keys-under-new-weights",
         "prefixes stay when the weights change",
         "core/runtime/updating.py",
-        {"    engine.clear_cache()\n": ""},
+        {"    engine.forget_prefixes()\n": ""},
         (f"{CACHE}::test_new_weights_forget_what_the_old_ones_computed",),
     ),
     Mutant(

@@ -158,7 +158,7 @@ MUTANTS = (
         "head-goes-on-from-its-input",
         "the state fed back is what entered the head, not what left it",
         "core/runtime/speculative/pairing.py",
-        {"draft.set_aux_layers((module.config.num_hidden_layers,))": "draft.set_aux_layers((0,))"},
+        {"draft.capture((module.config.num_hidden_layers,))": "draft.capture((0,))"},
         (f"{HEADS}::test_proposals_follow_from_the_targets_states",),
     ),
     Mutant(
