@@ -73,7 +73,7 @@ def _reference_class(checkpoint: Checkpoint) -> Any:
     found, served = _transformers_class(names), resolve_model(names)
     raw = {**checkpoint.raw, "architectures": names}
     config = ModelConfig.from_dict(raw, served.adapter, checkpoint.config_file)
-    fitted = with_or_without_head(config, served, checkpoint.source)
+    fitted = with_or_without_head(config, served, checkpoint)
     return found if fitted is served else _transformers_class((fitted.__name__,))
 
 

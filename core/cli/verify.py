@@ -20,6 +20,7 @@ from ..parallel.launch import process_count, shutdown
 from ..planning.plan import Mode
 from ..runtime import Model, build, load
 from ..runtime.checkpoint import Checkpoint, local_path, require_tokenizer
+from ..runtime.fitting import sentence_files_of
 from ..runtime.request import check_prompt
 from .comparison import TOLERANCES, Comparison, compare
 from .console import LoadProgress, Screen
@@ -162,6 +163,7 @@ def _prepare(path: Path, options: Options, recorded: Recording | None = None) ->
             )
             for topology in options.topologies
         ]
+        sentence_files_of(shells[0].config, type(shells[0]), checkpoint)
         size, context = shells[0].config.vocab_size, shells[0].config.max_position_embeddings
         if recorded is not None:
             recorded.check_fits(shells[0].config, options.against)

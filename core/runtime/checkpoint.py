@@ -11,7 +11,6 @@ from typing import Any
 from ..config import config_from_gguf, read_config
 from ..config.files import CONFIG_NAME
 from ..errors import CheckpointFileError
-from ..layers import PoolingType
 from ..weights import WeightSource, open_headers, open_source
 from ..weights.directory import (
     GGUF_SUFFIX,
@@ -20,7 +19,7 @@ from ..weights.directory import (
     names_in,
     several_checkpoints,
 )
-from .sentence_files import stated_pooling
+from .sentence_files import SentenceFiles, lists_pooling, read_sentence_files
 from .stopping import generation_eos_ids
 from .tokenizer import (
     Tokenizer,
@@ -129,13 +128,23 @@ class Checkpoint:
         """
         return self._tokenizer()
 
-    def pooling(self) -> PoolingType | None:
-        """Rows that make a vector, as files beside the weights say; None where none does.
+    def sentence_files(self, width: int) -> SentenceFiles:
+        """What files of ``sentence-transformers`` beside the weights say of vectors.
+
+        Args:
+            width: of the model's rows.
 
         Raises:
-            ConfigError: they ask for something that is not done here.
+            ConfigError, CheckpointFileError: as ``read_sentence_files``.
         """
-        return None if self._folder is None else stated_pooling(self._folder)
+        if self._folder is None:
+            return SentenceFiles()
+        return read_sentence_files(self._folder, width)
+
+    @property
+    def lists_pooling(self) -> bool:
+        """Whether such files say that rows are pooled, so that no head is wanted."""
+        return self._folder is not None and lists_pooling(self._folder)
 
     @property
     def has_tokenizer(self) -> bool:

@@ -6,12 +6,12 @@ import warnings
 from dataclasses import replace
 
 from ..config import ModelConfig
-from ..layers import PoolingType
 from ..models import CausalLM, DecoderBase, name_map
 from ..models.causal_lm import EMBEDDING_WEIGHT, HEAD_WEIGHT
 from ..quantization import QuantConfig, quant_config
 from ..weights import NameMap, WeightSource, source_tensors_equal
 from .checkpoint import Checkpoint
+from .sentence_files import SentenceFiles
 
 
 def fitted_names(model_class: type[DecoderBase], source: WeightSource) -> NameMap:
@@ -37,30 +37,38 @@ def quantization_of(
 
 
 def with_or_without_head(
-    config: ModelConfig, model_class: type[DecoderBase], source: WeightSource
+    config: ModelConfig, model_class: type[DecoderBase], checkpoint: Checkpoint
 ) -> type[DecoderBase]:
     """The class itself, or its backbone's where the checkpoint was saved from the backbone alone.
 
-    Embedding models are published under the name of their language model, yet without a head, and
-    their names lack the ``model.`` that stands beside one. Where a head is merely missing, the name
-    says so, and loading refuses it.
+    Embedding models are published under the name of their language model, yet without a head: their
+    names lack the ``model.`` that stands beside one, or a list of ``sentence-transformers`` pools
+    rows. Where a head is merely missing, neither is so, and loading refuses it.
     """
     if not issubclass(model_class, CausalLM) or model_class.backbone is None:
         return model_class
-    names = source.infos()
-    bare = EMBEDDING_WEIGHT.partition(".")[2] in names
-    if config.tie_word_embeddings or HEAD_WEIGHT in names or not bare:
+    names = checkpoint.source.infos()
+    if config.tie_word_embeddings or any(name.endswith(HEAD_WEIGHT) for name in names):
         return model_class
-    return model_class.backbone
+    bare = EMBEDDING_WEIGHT.partition(".")[2] in names
+    return model_class.backbone if bare or checkpoint.lists_pooling else model_class
 
 
-def pooling_of(model_class: type[DecoderBase], checkpoint: Checkpoint) -> PoolingType | None:
-    """Rows that make a vector, where the class gives vectors and files beside the weights say so.
+def sentence_files_of(
+    config: ModelConfig, model_class: type[DecoderBase], checkpoint: Checkpoint
+) -> SentenceFiles:
+    """What files beside the weights say of vectors, where the class gives some.
 
     Raises:
-        ConfigError: the files ask for something that is not done here.
+        ConfigError: they ask for something that is not done here. Where the class answers other
+            calls too, files that describe no vectors are refused by ``embed`` alone.
     """
-    return checkpoint.pooling() if "embed" in model_class.serves else None
+    if "embed" not in model_class.serves:
+        return SentenceFiles()
+    files = checkpoint.sentence_files(config.hidden_size)
+    if model_class.serves == ("embed",):
+        files.require_vectors()
+    return files
 
 
 def stored_head(

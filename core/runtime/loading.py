@@ -23,7 +23,7 @@ from .agreement import agreed_costs, check_same_catalog, check_same_model, load_
 from .checkpoint import Checkpoint, local_path
 from .engine import Engine, EngineLimits
 from .executor import Executor, make_executor
-from .fitting import pooling_of, quantization_of, with_or_without_head, with_stored_head
+from .fitting import quantization_of, sentence_files_of, with_or_without_head, with_stored_head
 from .memory import check_fits, pool_size
 from .model import Model
 from .observers import Observation, observing
@@ -129,21 +129,21 @@ def load(
             lender = None if target is None else target.engine
             checkpoint.source = with_embedding(checkpoint.source, model_class, config, lender)
             config = with_stored_head(config, model_class, checkpoint)
-            model_class = with_or_without_head(config, model_class, checkpoint.source)
-            pooling = pooling_of(model_class, checkpoint)
+            model_class = with_or_without_head(config, model_class, checkpoint)
+            files = sentence_files_of(config, model_class, checkpoint)
             number = dtype_for(asked, config, place)
             check_fits(checkpoint.source, number, place, executor)
             settings = {"plan": plan, "dp_lm_head": dp_lm_head}
             costs = agreed_costs(costs, executor)
             contexts = _contexts(executor, number, place, quant=quant, costs=costs, **settings)
             modules = [model_class(config, ctx).eval() for ctx in contexts]
-            if pooling is not None:
+            if files.pooling is not None:
                 for module in modules:
-                    module.pooler = Pooler(pooling)
+                    module.pooler = Pooler(files.pooling)
             equal: dict[str, object] = {**settings, "dtype": number, "backend": name}
             equal |= {"max_requests": max_requests, "prefill_chunk": prefill_chunk}
             equal |= {"pp_micro_batches": pp_micro_batches, "prefix_cache": prefix_cache}
-            equal["pooling"] = pooling
+            equal["sentence-transformers files"] = files
             check_same_model(config, modules[0], equal, executor)
             pool = pool_size(modules, executor, place, kv_slots, max_requests)
             shared = shared_tokens(modules, executor) if prefix_cache else 0
@@ -158,7 +158,7 @@ def load(
         ]
         limits = EngineLimits(pool, max_requests, prefill_chunk, shared)
         engine = Engine(executor, stages, config, limits)
-        seen.model = Model(config, checkpoint, engine, reports)
+        seen.model = Model(config, checkpoint, engine, reports, files=files)
     return seen.model
 
 

@@ -22,7 +22,7 @@ from ..models import DecoderBase, name_map
 from ..parallel import Topology
 from ..runtime.checkpoint import Checkpoint, local_path
 from ..runtime.engine import BATCH_TOKENS
-from ..runtime.fitting import pooling_of, quantization_of, stored_head, with_or_without_head
+from ..runtime.fitting import quantization_of, sentence_files_of, stored_head, with_or_without_head
 from ..runtime.loading import resolve_model
 from ..runtime.options import check_dtype, check_experts, dtype_for, sizes_of
 from ..runtime.request import integer
@@ -87,8 +87,8 @@ def preflight(
         check_experts(config, sizes)
         quant = quantization_of(config, model_class, found.source)
         config, note = _settled(config, model_class, found.source)
-        model_class = with_or_without_head(config, model_class, found.source)
-        pooling_of(model_class, found)  # refused here as load refuses it
+        model_class = with_or_without_head(config, model_class, found)
+        sentence_files_of(config, model_class, found)  # refused here as load refuses it
         number = dtype_for(asked, config, _ANY_GPU)
         settings = {"dtype": number, "device": "meta", "dp_lm_head": dp_lm_head}
         settings["quant"] = quant
