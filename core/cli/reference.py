@@ -21,7 +21,9 @@ from ..weights import Skipped
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
-def reference_model(path: Path, dtype: torch.dtype, attention: str = "eager") -> Any:
+def reference_model(
+    path: Path, dtype: torch.dtype, attention: str = "eager", *, quantization: str | None = None
+) -> Any:
     """The model that ``transformers`` makes of a checkpoint, ready to run on the CPU.
 
     What ``transformers`` does not read by itself (see ``reads_by_itself``) is read by us, so for
@@ -31,15 +33,17 @@ def reference_model(path: Path, dtype: torch.dtype, attention: str = "eager") ->
         path: directory or file.
         dtype: of weights and activations.
         attention: ``eager``, plain matrix products, or ``sdpa``, torch's fused attention.
+        quantization: as for ``load``; of weights that are plain against their config, both models
+            hold what we read.
 
     Raises:
         BackendUnavailableError: transformers has no class for the architecture, or lacks a package
             that reads the checkpoint.
         WeightError: transformers finds weights missing or of another shape.
     """
-    with closing(Checkpoint(path)) as checkpoint:
+    with closing(Checkpoint(path, quantization=quantization)) as checkpoint:
         model_class = _reference_class(checkpoint)
-        if reads_by_itself(path):
+        if quantization is None and reads_by_itself(path):
             source: dict[str, Any] = {
                 "pretrained_model_name_or_path": str(path),
                 "local_files_only": True,

@@ -21,6 +21,7 @@ from ..planning.plan import Mode
 from ..runtime import Model, build, load
 from ..runtime.checkpoint import Checkpoint, local_path, require_tokenizer
 from ..runtime.fitting import sentence_files_of
+from ..runtime.options import check_quantization
 from ..runtime.request import check_prompt
 from .comparison import TOLERANCES, Comparison, compare
 from .console import LoadProgress, Screen
@@ -54,6 +55,7 @@ class Options:
         record: where the reference is kept when every topology agrees with it.
         against: a recording to compare with; its prompt is taken, transformers is not started.
         offline: never ask the hub.
+        quantization: ``none`` takes the weights as plain ones, whatever the config says.
     """
 
     path: str
@@ -68,6 +70,7 @@ class Options:
     record: Path | None = None
     against: Path | None = None
     offline: bool = False
+    quantization: str | None = None
 
 
 def run(options: Options, screen: Screen) -> bool:
@@ -76,6 +79,7 @@ def run(options: Options, screen: Screen) -> bool:
     Raises:
         ArchzooError: something cannot be loaded, or there is nothing to compare with.
     """
+    check_quantization(options.quantization)
     path = local_path(options.path, options.offline)
     try:
         reference = _reference(path, options, screen)
@@ -112,7 +116,9 @@ def _reference(path: Path, options: Options, screen: Screen) -> Recording:
             return recorded
         ids = _prepare(path, options)
         doing("Running transformers")
-        model = reference_model(path, getattr(torch, options.dtype))
+        model = reference_model(
+            path, getattr(torch, options.dtype), quantization=options.quantization
+        )
         trace = reference_trace(model, ids)
         return Recording(tuple(ids), trace, _maker(options.dtype), {})
 
@@ -155,7 +161,7 @@ def _prepare(path: Path, options: Options, recorded: Recording | None = None) ->
         _check_local(topology)
     if isinstance(prompt, str):
         require_tokenizer(path)
-    with closing(Checkpoint(path)) as checkpoint:
+    with closing(Checkpoint(path, quantization=options.quantization)) as checkpoint:
         shells = [
             build(
                 checkpoint.raw,
@@ -210,6 +216,7 @@ def _load(
         max_requests=1,
         pp_micro_batches=1,
         check_values=True,
+        quantization=options.quantization,
         progress=progress,
     )
 

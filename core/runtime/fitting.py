@@ -6,11 +6,14 @@ import warnings
 from dataclasses import replace
 
 from ..config import ModelConfig
-from ..models import CausalLM, DecoderBase, name_map
+from ..errors import ConfigError, QuantizationError
+from ..models import CausalLM, DecoderBase, SequenceClassifier, name_map
 from ..models.causal_lm import EMBEDDING_WEIGHT, HEAD_WEIGHT
+from ..models.classifier import SCORE_WEIGHT
 from ..quantization import QuantConfig, quant_config
-from ..weights import NameMap, WeightSource, source_tensors_equal
+from ..weights import NameMap, Skipped, WeightSource, source_tensors_equal
 from .checkpoint import Checkpoint
+from .options import DTYPES
 from .sentence_files import SentenceFiles
 
 
@@ -29,11 +32,27 @@ def quantization_of(
     """The checkpoint's quantization; names are fitted only where something is quantized.
 
     Raises:
-        QuantizationError: as ``quant_config``.
+        QuantizationError: as ``quant_config``; of plain weights it says that they are.
     """
     if config.quantization is None:
         return quant_config(None)
-    return quant_config(config.quantization, fitted_names(model_class, source))
+    names = fitted_names(model_class, source)
+    try:
+        return quant_config(config.quantization, names)
+    except QuantizationError as error:
+        dtypes = {
+            info.dtype
+            for info in source.infos().values()
+            if not isinstance(names.to_parameter(info.name), Skipped)
+        }
+        if not dtypes <= set(DTYPES.values()):
+            raise
+        raise QuantizationError(
+            f"{config.file}: quantization_config names {config.quantization['quant_method']!r}, but "
+            f"all weights are plain ({', '.join(sorted(map(str, dtypes)))}), as merged or dequantised "
+            "ones are: remove the block from the config, or pass quantization='none' (--quantization "
+            "none)"
+        ) from error
 
 
 def with_or_without_head(
@@ -52,6 +71,28 @@ def with_or_without_head(
         return model_class
     bare = EMBEDDING_WEIGHT.partition(".")[2] in names
     return model_class.backbone if bare or checkpoint.lists_pooling else model_class
+
+
+def check_labels(config: ModelConfig, model_class: type[DecoderBase], source: WeightSource) -> None:
+    """Refuse a classifier whose stored head has another number of rows than the config has labels.
+
+    Raises:
+        ConfigError: both numbers, and where the config's comes from.
+    """
+    if not issubclass(model_class, SequenceClassifier):
+        return
+    names = fitted_names(model_class, source)
+    for name, info in source.infos().items():
+        if names.rename(name) == SCORE_WEIGHT and len(info.shape) == 2:
+            rows, where = info.shape[0], config.ledger.defaulted.get("num_labels")
+            if rows != config.num_labels:
+                told = "states neither num_labels nor id2label, so" if where else "says that"
+                raise ConfigError(
+                    f"{name} has {rows} rows, one for each label, but the config {told} there are "
+                    f"{config.num_labels}; set num_labels to {rows}",
+                    "num_labels",
+                    config.file,
+                )
 
 
 def sentence_files_of(

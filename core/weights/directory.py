@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
+from ..config.folders import likely_kind
 from ..errors import CheckpointFileError
 from .file_checks import read_json, unreadable
 from .gguf_split import split_set
@@ -159,10 +160,10 @@ def _nothing_to_read(
     pickles = [name for name in names if has_suffix(name, *PICKLE_SUFFIXES)]
     if pickles:
         return refuse_pickle(directory / pickles[0])
+    hint = likely_kind(directory) or "give the directory of a downloaded checkpoint"
     return CheckpointFileError(
         str(directory),
-        f"holds no safetensors or GGUF file (found: {', '.join(names[:8]) or 'nothing'}); "
-        "give the directory of a downloaded checkpoint",
+        f"holds no safetensors or GGUF file (found: {', '.join(names[:8]) or 'nothing'}); {hint}",
     )
 
 
