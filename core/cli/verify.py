@@ -20,7 +20,7 @@ from ..parallel.launch import process_count, shutdown
 from ..planning.plan import Mode
 from ..runtime import Model, build, load
 from ..runtime.checkpoint import Checkpoint, local_path, require_tokenizer
-from ..runtime.fitting import sentence_files_of
+from ..runtime.fitting import quantization_of, sentence_files_of
 from ..runtime.options import check_quantization
 from ..runtime.request import check_prompt
 from .comparison import TOLERANCES, Comparison, compare
@@ -169,7 +169,9 @@ def _prepare(path: Path, options: Options, recorded: Recording | None = None) ->
             )
             for topology in options.topologies
         ]
-        sentence_files_of(shells[0].config, type(shells[0]), checkpoint)
+        served = shells[0].config, type(shells[0])  # refused here as load refuses it
+        quantization_of(*served, checkpoint.source)
+        sentence_files_of(*served, checkpoint)
         size, context = shells[0].config.vocab_size, shells[0].config.max_position_embeddings
         if recorded is not None:
             recorded.check_fits(shells[0].config, options.against)
