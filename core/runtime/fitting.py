@@ -16,6 +16,10 @@ from .checkpoint import Checkpoint
 from .options import DTYPES
 from .sentence_files import SentenceFiles
 
+_PACKED = frozenset("qweight qzeros g_idx weight_packed weight_shape absmax quant_map SCB".split())
+"""Last components of names that only packed weights have: GPTQ, AWQ, compressed-tensors,
+bitsandbytes."""
+
 
 def fitted_names(model_class: type[DecoderBase], source: WeightSource) -> NameMap:
     """The class's name rules, fitted to the checkpoint's names.
@@ -35,7 +39,14 @@ def quantization_of(
         QuantizationError: as ``quant_config``; of plain weights it says that they are.
     """
     if config.quantization is None:
-        return quant_config(None)
+        packed = next((n for n in source.infos() if n.rpartition(".")[2] in _PACKED), None)
+        if packed is None:
+            return quant_config(None)
+        raise QuantizationError(
+            f"{packed} is part of packed weights, but {config.file} states no quantization_config, "
+            "which names their method; fetch the config of the same repository, or use an "
+            "unquantized checkpoint of this model"
+        )
     names = fitted_names(model_class, source)
     try:
         return quant_config(config.quantization, names)

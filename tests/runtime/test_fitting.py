@@ -64,6 +64,17 @@ def test_a_block_over_packed_weights_is_refused_as_before(
 
 
 @CALLS
+def test_packed_weights_without_a_block(call: Callable[..., Any], tmp_path: Path) -> None:
+    path, _ = tiny_llama(tmp_path)
+    tensors = load_file(path / "model.safetensors")
+    name = "model.layers.0.mlp.down_proj.weight"
+    tensors[f"{name.removesuffix('weight')}qweight"] = tensors.pop(name).to(torch.int32)
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(QuantizationError, match=r"down_proj\.qweight is part of packed weights"):
+        call(path)
+
+
+@CALLS
 @pytest.mark.parametrize(
     ("stated", "says"),
     [
