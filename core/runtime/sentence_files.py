@@ -9,14 +9,12 @@ change a vector is obeyed, or refused by name.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 from ..config.adapter import Check
 from ..config.files import CONFIG_NAME, read_config, read_json
@@ -45,15 +43,10 @@ _MODES = {
     "lasttoken": PoolingType.LAST,
 }
 """What the file calls them, as a word or as a switch that is on -> rows."""
-_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "Identity": lambda x: x,
-    "Tanh": torch.tanh,
-    "ReLU": F.relu,
-    "GELU": F.gelu,
-    "SiLU": F.silu,
-    "Sigmoid": torch.sigmoid,
+_ACTIVATIONS: Mapping[str, type[nn.Module]] = {
+    kind.__name__: kind for kind in (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU, nn.SiLU, nn.Sigmoid)
 }
-"""Last part of a name in ``torch.nn`` -> function."""
+"""Last part of a name in ``torch.nn`` -> what it is."""
 _HARMLESS = frozenset(
     ("word_embedding_dimension", "embedding_dimension", "similarity_fn_name", "__version__")
 )
@@ -90,7 +83,7 @@ class Dense:
     bias: bool
     activation: str
 
-    def layer(self) -> Callable[[Tensor], Tensor]:
+    def layer(self) -> nn.Sequential:
         """Read from the files, in float32: (P, in_features) to (P, out_features)."""
         linear = nn.Linear(self.in_features, self.out_features, self.bias)
         source = open_source(self.folder)
@@ -102,8 +95,7 @@ class Dense:
         finally:
             source.close()
         linear.load_state_dict(tensors)
-        act = _ACTIVATIONS[self.activation]
-        return lambda vectors: act(linear.requires_grad_(False)(vectors))
+        return nn.Sequential(linear, _ACTIVATIONS[self.activation]()).requires_grad_(False)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of its tensors."""
