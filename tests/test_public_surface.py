@@ -39,7 +39,7 @@ PACKAGES = {
     | {"LogitsProcessorOutput", "MergedColumnParallelLinear", "ParallelLMHead", "RMSNorm"}
     | {"QKVParallelLinear", "RadixAttention", "ReplicatedLinear", "RowParallelLinear"}
     | {"SiluAndMul", "VocabParallelEmbedding", "get_rope", "PoolingType", "RotaryEmbedding"}
-    | {"RotaryRows"},
+    | {"GatedActivation", "RotaryRows", "get_act_and_mul"},
     "archzoo.models": {"CausalLM", "DecoderLayer", "DecoderModel", "GatedMLP"}
     | {"GroupedQueryAttention", "LinearStack", "Reranking"}
     | {"DecoderBase", "EmbeddingModel", "PPProxyTensors", "SequenceClassifier"}

@@ -24,6 +24,7 @@ from .options import (
     Plan,
     PlanMode,
     PromptText,
+    Quantization,
     Stages,
     TokenIds,
 )
@@ -122,6 +123,7 @@ def generate(
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write tokens and timing, as JSON.")
     ] = None,
+    quantization: Quantization = None,
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
@@ -172,6 +174,7 @@ def generate(
             draft_tokens=draft_tokens,
             stream=not no_stream,
             output=output,
+            quantization=quantization,
             offline=offline,
         )
         command.run(options, screen)
@@ -227,6 +230,7 @@ def verify(
             metavar="FILE", help="Compare with a recording and its prompt, without transformers."
         ),
     ] = None,
+    quantization: Quantization = None,
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
@@ -263,6 +267,7 @@ def verify(
             tolerance=tolerance,
             record=record,
             against=against,
+            quantization=quantization,
             offline=offline,
         )
         agrees = command.run(options, screen)

@@ -46,6 +46,7 @@ class Options:
         stream: show pieces as they come.
         output: file for the result.
         offline: never ask the hub.
+        quantization: ``none`` takes the weights as plain ones, whatever the config says.
     """
 
     path: str
@@ -67,6 +68,7 @@ class Options:
     stream: bool = True
     output: Path | None = None
     offline: bool = False
+    quantization: str | None = None
 
     @property
     def prompt(self) -> Prompt:
@@ -181,6 +183,7 @@ def _generate(options: Options, screen: Screen) -> Result:
             dtype=options.dtype,
             prefix_cache=options.prefix_cache,
             offline=options.offline,
+            quantization=options.quantization,
             progress=progress,
         )
         draft = _draft(options, model)

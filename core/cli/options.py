@@ -62,6 +62,14 @@ DPHead = Annotated[
     bool,
     typer.Option("--dp-lm-head", help="Split the head over each attention group, not all ranks."),
 ]
+Quantization = Annotated[
+    str | None,
+    typer.Option(
+        metavar="none",
+        help="none: the weights are plain, whatever the config says.",
+        show_default="the config's",
+    ),
+]
 DraftPath = Annotated[
     str | None,
     typer.Option(

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..config import ModelConfig, architectures_of, read_config
+from ..config.quantization import without_quantization
 from ..context import BuildContext
 from ..models import DecoderBase, name_map
 from ..parallel import Topology
@@ -23,7 +24,7 @@ from ..planning.planner import Search
 from ..quantization import quant_config
 from ..runtime.checkpoint import Checkpoint, local_path
 from ..runtime.loading import resolve_model
-from ..runtime.options import check_dtype, check_experts, dtype_for
+from ..runtime.options import check_dtype, check_experts, check_quantization, dtype_for
 from . import layout
 from .boundary_table import Section, sections, sent_bytes
 from .console import Screen
@@ -48,6 +49,7 @@ class Options:
         dp_lm_head: split the head's vocabulary over each attention group.
         as_json: print JSON.
         offline: never ask the hub.
+        quantization: ``none`` takes the weights as plain ones, whatever the config says.
     """
 
     path: str
@@ -59,6 +61,7 @@ class Options:
     dp_lm_head: bool = False
     as_json: bool = False
     offline: bool = False
+    quantization: str | None = None
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,9 @@ def examine(options: Options) -> Report:
     Raises:
         ArchzooError: as ``run``.
     """
+    check_quantization(options.quantization)
     raw, file = _raw_config(local_path(options.path, options.offline, weights=False))
+    raw = without_quantization(raw) if options.quantization == "none" else raw
     model_class = resolve_model(architectures_of(raw, file))
     config = ModelConfig.from_dict(raw, model_class.adapter, file)
     check_experts(config, options.topology)

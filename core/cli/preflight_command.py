@@ -18,6 +18,7 @@ from .options import (
     Offline,
     OwnDType,
     PlanMode,
+    Quantization,
     Stages,
 )
 from .values import byte_count, sizes
@@ -74,6 +75,7 @@ def preflight(
         Link | None,
         typer.Option(help="With --boundaries: between all ranks.", show_default="nvlink"),
     ] = None,
+    quantization: Quantization = None,
     as_json: AsJson = False,
     offline: Offline = False,
     debug: Debug = False,
@@ -106,6 +108,7 @@ def preflight(
                     link=link or Link.NVLINK,
                     dtype=dtype,
                     dp_lm_head=dp_lm_head,
+                    quantization=quantization,
                     as_json=as_json,
                     offline=offline,
                 ),
@@ -126,6 +129,7 @@ def preflight(
                 memory=room,
                 explain=explain,
                 explain_skips=explain_skips,
+                quantization=quantization,
                 as_json=as_json,
             ),
             screen,

@@ -24,7 +24,9 @@ _PURPOSE = re.compile(r"For[A-Z]\w*$")
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
-def reference_model(path: Path, dtype: torch.dtype, attention: str = "eager") -> Any:
+def reference_model(
+    path: Path, dtype: torch.dtype, attention: str = "eager", *, quantization: str | None = None
+) -> Any:
     """The model that ``transformers`` makes of a checkpoint, ready to run on the CPU.
 
     The class is the one that its users get: an auto class chosen by what the architecture is for,
@@ -35,16 +37,18 @@ def reference_model(path: Path, dtype: torch.dtype, attention: str = "eager") ->
         path: directory or file.
         dtype: of weights and activations.
         attention: ``eager``, plain matrix products, or ``sdpa``, torch's fused attention.
+        quantization: as for ``load``; of weights that are plain against their config, both models
+            hold what we read.
 
     Raises:
         BackendUnavailableError: transformers has no class for the architecture, refuses its
             configuration, or lacks a package that reads the checkpoint.
         WeightError: transformers finds weights missing or of another shape.
     """
-    with closing(Checkpoint(path)) as checkpoint:
+    with closing(Checkpoint(path, quantization=quantization)) as checkpoint:
         names, raw = _served_names(checkpoint), checkpoint.raw
-        model_class, config_class = _reference_class(names, raw.get("model_type"))
-        by_itself = reads_by_itself(path)
+        model_class, config_class = reference_class(names, raw.get("model_type"))
+        by_itself = quantization is None and reads_by_itself(path)
         try:
             config = (
                 config_class.from_pretrained(str(path), local_files_only=True)
@@ -87,11 +91,11 @@ def _served_names(checkpoint: Checkpoint) -> tuple[str, ...]:
     served = resolve_model(names)
     raw = {**checkpoint.raw, "architectures": names}
     config = ModelConfig.from_dict(raw, served.adapter, checkpoint.config_file)
-    fitted = with_or_without_head(config, served, checkpoint.source)
+    fitted = with_or_without_head(config, served, checkpoint)
     return names if fitted is served else (fitted.__name__,)
 
 
-def _reference_class(names: tuple[str, ...], model_type: object) -> tuple[Any, Any]:
+def reference_class(names: tuple[str, ...], model_type: object) -> tuple[Any, Any]:
     """The model class, and the class of its configuration."""
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING

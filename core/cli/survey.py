@@ -30,6 +30,7 @@ class Options:
         explain: a tensor or parameter to follow.
         explain_skips: list what is left out, and why.
         as_json: print JSON.
+        quantization: ``none`` takes the weights as plain ones, whatever the config says.
     """
 
     path: str
@@ -43,6 +44,7 @@ class Options:
     explain: str | None = None
     explain_skips: bool = False
     as_json: bool = False
+    quantization: str | None = None
 
 
 def run(options: Options, screen: Screen) -> bool:
@@ -73,6 +75,7 @@ def examine(options: Options) -> PreflightReport:
         chunk=options.chunk,
         context=options.context,
         memory=options.memory,
+        quantization=options.quantization,
     )
 
 

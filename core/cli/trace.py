@@ -50,7 +50,7 @@ def our_trace(model: Model, ids: Sequence[int]) -> Trace:
             elif "classify" in last.serves:
                 trace[LOGITS] = model.classify(ids)
             else:
-                model.embed(ids)
+                model.embed(ids, normalize=True)
     finally:
         for module in modules:
             module.set_aux_layers(())

@@ -21,6 +21,8 @@ from ..parallel.launch import process_count, shutdown
 from ..planning.plan import Mode
 from ..runtime import Model, build, load
 from ..runtime.checkpoint import Checkpoint, local_path, require_tokenizer
+from ..runtime.fitting import quantization_of, sentence_files_of
+from ..runtime.options import check_quantization
 from ..runtime.request import check_prompt
 from .comparison import TOLERANCES, Comparison, compare
 from .console import LoadProgress, Screen
@@ -54,6 +56,7 @@ class Options:
         record: where the reference is kept when every topology agrees with it.
         against: a recording to compare with; its prompt is taken, transformers is not started.
         offline: never ask the hub.
+        quantization: ``none`` takes the weights as plain ones, whatever the config says.
     """
 
     path: str
@@ -68,6 +71,7 @@ class Options:
     record: Path | None = None
     against: Path | None = None
     offline: bool = False
+    quantization: str | None = None
 
 
 def combined(
@@ -96,6 +100,7 @@ def run(options: Options, screen: Screen) -> bool:
     Raises:
         ArchzooError: something cannot be loaded, or there is nothing to compare with.
     """
+    check_quantization(options.quantization)
     path = local_path(options.path, options.offline)
     try:
         reference = _reference(path, options, screen)
@@ -132,7 +137,9 @@ def _reference(path: Path, options: Options, screen: Screen) -> Recording:
             return recorded
         ids = _prepare(path, options)
         doing("Running transformers")
-        model = reference_model(path, getattr(torch, options.dtype))
+        model = reference_model(
+            path, getattr(torch, options.dtype), quantization=options.quantization
+        )
         trace = reference_trace(model, ids)
         return Recording(tuple(ids), trace, _maker(options.dtype), {})
 
@@ -175,7 +182,7 @@ def _prepare(path: Path, options: Options, recorded: Recording | None = None) ->
         _check_local(topology)
     if isinstance(prompt, str):
         require_tokenizer(path)
-    with closing(Checkpoint(path)) as checkpoint:
+    with closing(Checkpoint(path, quantization=options.quantization)) as checkpoint:
         shells = [
             build(
                 checkpoint.raw,
@@ -183,6 +190,9 @@ def _prepare(path: Path, options: Options, recorded: Recording | None = None) ->
             )
             for topology in options.topologies
         ]
+        served = shells[0].config, type(shells[0])  # refused here as load refuses it
+        quantization_of(*served, checkpoint.source)
+        sentence_files_of(*served, checkpoint)
         size, context = shells[0].config.vocab_size, shells[0].config.max_position_embeddings
         if recorded is not None:
             recorded.check_fits(shells[0].config, options.against)
@@ -229,6 +239,7 @@ def _load(
         max_requests=1,
         pp_micro_batches=1,
         check_values=True,
+        quantization=options.quantization,
         progress=progress,
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
+from .folders import likely_kind
 from .values import show
 
 CONFIG_NAME = "config.json"
@@ -52,7 +53,8 @@ def read_json(path: Path) -> Any:
     except RecursionError:
         raise ConfigError(_too_deep(), "", str(path)) from None
     except ValueError as error:
-        raise ConfigError(f"not valid JSON in UTF-8: {error}", "", str(path)) from None
+        problem = saved_instead(content) or f"not valid JSON in UTF-8: {error}"
+        raise ConfigError(problem, "", str(path)) from None
 
 
 def check_object(raw: object, file: str) -> None:
@@ -69,6 +71,15 @@ def check_object(raw: object, file: str) -> None:
         if depth > MAX_DEPTH:
             raise ConfigError(_too_deep(), "", file)
         pending += [(child, depth + 1) for child in _children(node, file)]
+
+
+def saved_instead(head: bytes) -> str:
+    """What was saved in the place of a downloaded file, by how it begins; empty when nothing shows."""
+    if head.startswith(b"version https://git-lfs"):
+        return "is a Git LFS pointer, not the file; run: git lfs pull"
+    if head.lstrip()[:1] == b"<":
+        return "is an HTML or XML page, not the file; the download was answered with a web page"
+    return ""
 
 
 def _children(node: object, file: str) -> Iterable[object]:
@@ -93,6 +104,8 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         problem = "no such file; expected a Hugging Face checkpoint folder or its config.json"
+        if path.name == CONFIG_NAME and (kind := likely_kind(path.parent)):
+            problem = f"no such file; {kind}"
         raise ConfigError(problem, "", str(path)) from None
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", "", str(path)) from error

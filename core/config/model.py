@@ -112,6 +112,7 @@ class ModelConfig:
             ConfigError: a field is missing, of the wrong kind, out of range, contradicted, or
                 unread although it changes results.
         """
+        raw = _with_text_labels(raw)
         check_object(raw, file)
         fields = FieldReader(raw, adapter, file)
         heads = _size(fields, "num_attention_heads", 2**16)
@@ -182,6 +183,15 @@ class ModelConfig:
         if not 0 <= layer_id < self.num_hidden_layers:
             problem = f"layer {layer_id} asked for; layers are 0 to {self.num_hidden_layers - 1}"
             raise ConfigError(problem, "num_hidden_layers", self.file)
+
+
+def _with_text_labels(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A config whose label numbers are texts, as JSON has them; ``transformers`` has integers."""
+    names = raw.get(_LABELS_BY_NAME) if isinstance(raw, Mapping) else None
+    if not isinstance(names, Mapping):
+        return raw
+    named = {str(key) if type(key) is int else key: name for key, name in names.items()}
+    return {**raw, _LABELS_BY_NAME: named}
 
 
 def _size(fields: FieldReader, name: str, high: int) -> int:

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from .fields import FieldReader, Stated
+from .fields import WRAPPED, FieldReader, Stated
 from .ledger import NULL
 from .values import Where, refuse, show, text
 
 _NAMES = ("quantization_config", "compression_config")
 _COMPRESSED = "compressed-tensors"
+_BITSANDBYTES = ("load_in_4bit", "load_in_8bit")
+"""Switches that ``transformers`` takes for its method where a block names none."""
 
 
 def read_quantization(fields: FieldReader) -> dict[str, Any] | None:
@@ -37,6 +39,17 @@ def read_quantization(fields: FieldReader) -> dict[str, Any] | None:
     return {**_keys(fields, block), "quant_method": _method(fields, block)}
 
 
+def without_quantization(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """A raw configuration whose quantization blocks are null, so that its weights are plain."""
+    plain = dict(raw)
+    for name in _NAMES:
+        if name in plain:
+            plain[name] = None
+    if isinstance(inner := plain.get(WRAPPED), Mapping):
+        plain[WRAPPED] = without_quantization(inner)
+    return plain
+
+
 def _keys(fields: FieldReader, block: Stated) -> dict[str, Any]:
     result = {}
     for key, value in block.value.items():
@@ -54,6 +67,9 @@ def _method(fields: FieldReader, block: Stated) -> str:
     method = block.value.get("quant_method")
     if method is not None:
         return text(method, where)
+    if any(block.value.get(switch) is True for switch in _BITSANDBYTES):
+        fields.defaulted("quantization.quant_method", block.path, "bitsandbytes")
+        return "bitsandbytes"
     if not block.path.endswith("compression_config"):
         refuse(where, "missing; the config must name the method that packed the weights")
     fields.defaulted("quantization.quant_method", block.path, _COMPRESSED)

@@ -159,11 +159,13 @@ class PoolingRequest:
         requests: indices into RequestRows of the requests that end here.
         dimensions: keep this many leading features, before normalisation; None keeps all.
         normalize: scale each vector to length 1.
+        skip_rows: leading rows of each request that are left out where all its rows are pooled.
     """
 
     requests: tuple[int, ...]
     dimensions: int | None = None
     normalize: bool = True
+    skip_rows: int = 0
 
 
 @dataclass(frozen=True)

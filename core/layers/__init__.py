@@ -1,7 +1,7 @@
 """The bricks: parallel linears, embedding, norm, rotary, attention adapter, logits, pooler."""
 
 from ..context import BuildContext
-from .activation import SiluAndMul
+from .activation import GatedActivation, SiluAndMul, get_act_and_mul
 from .linear import (
     ColumnParallelLinear,
     LinearBase,
@@ -20,6 +20,7 @@ from .vocab import ParallelLMHead, VocabParallelEmbedding
 __all__ = [
     "BuildContext",
     "ColumnParallelLinear",
+    "GatedActivation",
     "InputLogprobs",
     "LinearBase",
     "LogitsProcessor",
@@ -37,5 +38,6 @@ __all__ = [
     "RowParallelLinear",
     "SiluAndMul",
     "VocabParallelEmbedding",
+    "get_act_and_mul",
     "get_rope",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import Enum
 from itertools import accumulate
@@ -20,6 +21,14 @@ class PoolingType(Enum):
     LAST = "last"
     CLS = "cls"
     MEAN = "mean"
+    MAX = "max"
+    MEAN_SQRT_LEN = "mean_sqrt_len"
+    WEIGHTED_MEAN = "weighted_mean"
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether all rows of a request make its vector, not one of them."""
+        return self not in (PoolingType.LAST, PoolingType.CLS)
 
 
 class Pooler(nn.Module):
@@ -47,7 +56,8 @@ class Pooler(nn.Module):
         Raises:
             InputError: ``dimensions`` outside 1…D; see ``rows``.
         """
-        return self.vectors(self.rows(hidden_states, requests, wanted.requests), wanted)
+        rows = self.rows(hidden_states, requests, wanted.requests, wanted.skip_rows)
+        return self.vectors(rows, wanted)
 
     def vectors(self, rows: Tensor, wanted: PoolingRequest) -> Tensor:
         """(P, D) pooled rows to vectors: cut, then scaled to length 1 where that is wanted."""
@@ -55,16 +65,27 @@ class Pooler(nn.Module):
         pooled = cut_dimensions(pooled, wanted.dimensions)
         return F.normalize(pooled, dim=-1) if wanted.normalize else pooled
 
-    def rows(self, hidden_states: Tensor, requests: RequestRows, ending: Sequence[int]) -> Tensor:
+    def rows(
+        self,
+        hidden_states: Tensor,
+        requests: RequestRows,
+        ending: Sequence[int],
+        skip_rows: int = 0,
+    ) -> Tensor:
         """(P, D): the pooled row of each request that ends here, as the model computed it.
 
+        Args:
+            hidden_states, requests: of this forward.
+            ending: which requests.
+            skip_rows: leading rows of each that are left out where all rows are pooled.
+
         Raises:
-            InputError: a first row or a mean wanted of a request whose first rows were in an
-                earlier forward; a request without rows here.
+            InputError: a first row or all rows wanted of a request whose first rows were in an
+                earlier forward; a request without rows here, or with none but those left out.
         """
         index = self.index(requests, ending)
         if index is None:
-            return self._means(hidden_states, requests, ending)
+            return self._over_all(hidden_states, requests, ending, skip_rows)
         at = torch.tensor(index, dtype=torch.int64, device=hidden_states.device)
         return hidden_states.index_select(0, at)
 
@@ -83,11 +104,35 @@ class Pooler(nn.Module):
                 return [starts[i] for i in ending]
         return None
 
-    def _means(self, hidden_states: Tensor, requests: RequestRows, ending: Sequence[int]) -> Tensor:
+    def _over_all(
+        self, hidden_states: Tensor, requests: RequestRows, ending: Sequence[int], skip: int
+    ) -> Tensor:
         starts = [0, *accumulate(requests.extend_seq_lens_cpu)]
-        exact = torch.promote_types(hidden_states.dtype, torch.float32)
-        means = [hidden_states[starts[i] : starts[i + 1]].mean(0, dtype=exact) for i in ending]
-        return torch.stack(means) if means else hidden_states.new_zeros(0, hidden_states.shape[-1])
+        for i in ending:
+            if starts[i + 1] - starts[i] <= skip:
+                raise InputError(
+                    f"request {i} has {starts[i + 1] - starts[i]} rows, of which the first {skip} "
+                    "are its prompt's and left out; nothing to pool"
+                )
+        pooled = [
+            self._pool_all(at_least_float32(hidden_states[starts[i] + skip : starts[i + 1]]), skip)
+            for i in ending
+        ]
+        return (
+            torch.stack(pooled) if pooled else hidden_states.new_zeros(0, hidden_states.shape[-1])
+        )
+
+    def _pool_all(self, rows: Tensor, before: int) -> Tensor:
+        """(T, D) rows of a request, which follow some that are left out, to (D,)."""
+        match self.pooling:
+            case PoolingType.MAX:
+                return rows.amax(0)
+            case PoolingType.MEAN_SQRT_LEN:
+                return rows.sum(0) / math.sqrt(len(rows))
+            case PoolingType.WEIGHTED_MEAN:  # by position, from 1; arXiv 2202.08904
+                weights = torch.arange(before + 1, before + len(rows) + 1).to(rows)
+                return (rows * weights[:, None]).sum(0) / weights.sum()
+        return rows.mean(0)
 
     def check(self, requests: RequestRows, ending: Sequence[int]) -> None:
         """Refuse what ``rows`` cannot pool, before anything is computed.

@@ -341,7 +341,7 @@ class DecoderBase(nn.Module):
         requests, wanted = batch.requests, batch.outputs.pooling
         assert requests is not None and wanted is not None
         if self.pooler.index(requests, wanted.requests) is None:
-            rows = self.pooler.rows(rows, requests, wanted.requests)
+            rows = self.pooler.rows(rows, requests, wanted.requests, wanted.skip_rows)
         return self._pooled(rows, wanted)
 
     def _pooled(self, rows: Tensor, wanted: PoolingRequest) -> Tensor:

@@ -15,6 +15,9 @@ from ..layers.pooler import at_least_float32
 from ..weights import NameRules, Skip
 from .base import DecoderBase
 
+SCORE_WEIGHT = "score.weight"
+"""The head, where it is one matrix: a row for each label."""
+
 
 class SequenceClassifier(DecoderBase):
     """Scores of each prompt: ``score`` without a bias over the prompt's last real row.

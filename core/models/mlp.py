@@ -7,22 +7,21 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from ..config import ModelConfig
-from ..errors import ConfigError
-from ..layers import BuildContext, MergedColumnParallelLinear, RowParallelLinear, SiluAndMul
+from ..layers import BuildContext, MergedColumnParallelLinear, RowParallelLinear, get_act_and_mul
 
 
 class GatedMLP(nn.Module):
-    """down(silu(gate(x)) * up(x)); the output is partial over ``tp``.
+    """down(act(gate(x)) * up(x)); the output is partial over ``tp``.
 
     Args:
-        config: sizes and biases.
+        config: sizes, biases and activation.
         ctx, prefix: as everywhere.
 
     Shapes:
         x: (T, D); returns (T, D), partial.
 
     Raises:
-        ConfigError: the activation is not SiLU.
+        ConfigError: the activation is none that is known.
     """
 
     parallel_group: ClassVar[str] = "tp"
@@ -31,12 +30,7 @@ class GatedMLP(nn.Module):
 
     def __init__(self, config: ModelConfig, *, ctx: BuildContext, prefix: str) -> None:
         super().__init__()
-        if config.hidden_act != "silu":
-            raise ConfigError(
-                f"{config.hidden_act!r} is not served by a gated MLP here; expected 'silu'",
-                "hidden_act",
-                config.file,
-            )
+        self.act_fn = get_act_and_mul(config.hidden_act, config.file)
         width = config.intermediate_size
         self.gate_up_proj = MergedColumnParallelLinear(
             config.hidden_size,
@@ -57,7 +51,6 @@ class GatedMLP(nn.Module):
             prefix=f"{prefix}.down_proj",
             input_name="intermediate_size",
         )
-        self.act_fn = SiluAndMul()
 
     def forward(self, x: Tensor) -> Tensor:
         """(T, D) to this rank's part of the sum."""

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ..config import ModelConfig
 from ..errors import ConfigError
-from ..layers import BuildContext
+from ..layers import BuildContext, get_act_and_mul
 from ..layers.moe import Experts, TopKRouter
 
 
@@ -21,7 +21,7 @@ class SparseMLP(nn.Module):
         x: (T, D), the rows that ``declare_moe`` asks for; returns (T, D), partial.
 
     Raises:
-        ConfigError: the model has no experts, or the activation is not SiLU.
+        ConfigError: the model has no experts, or the activation is none that is known.
         ShapeError: the experts do not fit the topology.
     """
 
@@ -31,12 +31,6 @@ class SparseMLP(nn.Module):
         if moe is None:
             raise ConfigError(
                 f"{prefix} has experts, the config has none", "num_experts", config.file
-            )
-        if config.hidden_act != "silu":
-            raise ConfigError(
-                f"{config.hidden_act!r} is not served by experts here; expected 'silu'",
-                "hidden_act",
-                config.file,
             )
         self.gate = TopKRouter(
             config.hidden_size,
@@ -50,6 +44,7 @@ class SparseMLP(nn.Module):
             moe.num_experts,
             config.hidden_size,
             moe.intermediate_size,
+            act_fn=get_act_and_mul(config.hidden_act, config.file),
             ctx=ctx,
             prefix=f"{prefix}.experts",
         )

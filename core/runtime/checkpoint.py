@@ -9,17 +9,19 @@ from typing import Any
 
 from ..config import config_from_gguf, read_config
 from ..config.files import CONFIG_NAME
+from ..config.folders import ADAPTER_NAME, adapter_problem
+from ..config.quantization import without_quantization
 from ..errors import CheckpointFileError
-from ..layers import PoolingType
 from ..weights import WeightSource, open_headers, open_source
 from ..weights.directory import (
     GGUF_SUFFIX,
+    files_at,
     gguf_choices,
     has_suffix,
     names_in,
     several_checkpoints,
 )
-from .sentence_files import stated_pooling
+from .sentence_files import SentenceFiles, lists_pooling, read_sentence_files
 from .stopping import generation_eos_ids
 from .tokenizer import (
     Tokenizer,
@@ -91,6 +93,7 @@ class Checkpoint:
     Args:
         path: directory with config.json, a .safetensors file in one, or a .gguf file.
         headers_only: safetensors files need hold no more than their headers; nothing is read.
+        quantization: ``none`` takes the weights as plain ones, whatever the configuration says.
 
     Attributes:
         path: as given.
@@ -105,7 +108,10 @@ class Checkpoint:
 
     source: WeightSource
 
-    def __init__(self, path: Path, *, headers_only: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, headers_only: bool = False, quantization: str | None = None
+    ) -> None:
+        path = path.parent if path.name == CONFIG_NAME else path
         self.path = path
         self._folder: Path | None = None
         gguf = _gguf_file(path)
@@ -113,6 +119,8 @@ class Checkpoint:
             self._open_hf(path, headers_only)
         else:
             self._open_gguf(gguf)
+        if quantization == "none":
+            self.raw = without_quantization(self.raw)
 
     @property
     def format(self) -> str:
@@ -132,13 +140,23 @@ class Checkpoint:
         kept: dict[str, Tokenizer] = self.__dict__
         return kept.get("tokenizer") or kept.setdefault("tokenizer", self._tokenizer())
 
-    def pooling(self) -> PoolingType | None:
-        """Rows that make a vector, as files beside the weights say; None where none does.
+    def sentence_files(self, width: int) -> SentenceFiles:
+        """What files of ``sentence-transformers`` beside the weights say of vectors.
+
+        Args:
+            width: of the model's rows.
 
         Raises:
-            ConfigError: they ask for something that is not done here.
+            ConfigError, CheckpointFileError: as ``read_sentence_files``.
         """
-        return None if self._folder is None else stated_pooling(self._folder)
+        if self._folder is None:
+            return SentenceFiles()
+        return read_sentence_files(self._folder, width)
+
+    @property
+    def lists_pooling(self) -> bool:
+        """Whether such files say that rows are pooled, so that no head is wanted."""
+        return self._folder is not None and lists_pooling(self._folder)
 
     @property
     def has_tokenizer(self) -> bool:
@@ -151,6 +169,9 @@ class Checkpoint:
 
     def _open_hf(self, path: Path, headers_only: bool) -> None:
         folder = self._folder = path if path.is_dir() else path.parent
+        if path.is_file() and not headers_only:
+            files_at(path)  # refuses what is no weight file, before a config is missed beside it
+        _refuse_adapter(folder)
         self.raw = read_config(folder)
         self.config_file = str(folder / CONFIG_NAME)
         self.stop_ids = generation_eos_ids(folder)
@@ -171,6 +192,18 @@ class Checkpoint:
         self._tokenizer = lambda: _gguf_tokenizer(file)
         self._has_tokenizer = "tokenizer.ggml.tokens" in file.metadata
         self.stop_ids = frozenset(_gguf_stop_ids(file) if self._has_tokenizer else ())
+
+
+def _refuse_adapter(folder: Path) -> None:
+    """Refuse a folder that ``transformers`` would take for an adapter, a whole model beside it or not.
+
+    Raises:
+        CheckpointFileError: it is one.
+    """
+    file = folder / ADAPTER_NAME
+    if file.is_file():
+        base = read_config(file).get("base_model_name_or_path")
+        raise CheckpointFileError(str(file), adapter_problem(folder, base))
 
 
 def require_tokenizer(path: Path) -> None:

@@ -24,7 +24,13 @@ from .agreement import agreed_costs, check_same_catalog, check_same_model, load_
 from .checkpoint import Checkpoint, local_path
 from .engine import Engine, EngineLimits
 from .executor import Executor, make_executor
-from .fitting import pooling_of, quantization_of, with_or_without_head, with_stored_head
+from .fitting import (
+    check_labels,
+    quantization_of,
+    sentence_files_of,
+    with_or_without_head,
+    with_stored_head,
+)
 from .memory import check_fits, pool_size
 from .model import Model
 from .observers import Observation, observing
@@ -86,7 +92,8 @@ def load(
         device: ``cpu`` when None.
         topology: sizes of all axes, instead of tp, pp, attn_dp and ep.
         tp, pp, attn_dp, ep: sizes of the axes.
-        quantization: method to apply to plain weights; none is served yet.
+        quantization: ``none`` takes the weights as plain ones, whatever the config says of a
+            method; None as the config says.
         backend: attention backend; ``torch`` when None.
         compile: ``auto`` runs eagerly as long as no compiled path is served; True asks for one.
         offline: never ask the hub; None follows HF_HUB_OFFLINE.
@@ -119,7 +126,7 @@ def load(
     check_room(kv_slots, max_requests, prefill_chunk, pp_micro_batches)
     place, asked = device_of(device), check_dtype(dtype)
     with observing(path, catalog()) as seen:
-        checkpoint = Checkpoint(local_path(path, is_offline(offline)))
+        checkpoint = Checkpoint(local_path(path, is_offline(offline)), quantization=quantization)
         try:
             executor = make_executor(sizes, place)
             model_class = _agreed_class(checkpoint, executor, seen)
@@ -131,21 +138,22 @@ def load(
             lender = None if target is None else target.engine
             checkpoint.source = with_embedding(checkpoint.source, model_class, config, lender)
             config = with_stored_head(config, model_class, checkpoint)
-            model_class = with_or_without_head(config, model_class, checkpoint.source)
-            pooling = pooling_of(model_class, checkpoint)
+            model_class = with_or_without_head(config, model_class, checkpoint)
+            check_labels(config, model_class, checkpoint.source)
+            files = sentence_files_of(config, model_class, checkpoint)
             number = dtype_for(asked, config, place)
             check_fits(checkpoint.source, number, place, executor)
             settings = {"plan": plan, "dp_lm_head": dp_lm_head}
             costs = agreed_costs(costs, executor)
             contexts = _contexts(executor, number, place, quant=quant, costs=costs, **settings)
             modules = [model_class(config, ctx).eval() for ctx in contexts]
-            if pooling is not None:
+            if files.pooling is not None:
                 for module in modules:
-                    module.pooler = Pooler(pooling)
+                    module.pooler = Pooler(files.pooling)
             equal: dict[str, object] = {**settings, "dtype": number, "backend": name}
             equal |= {"max_requests": max_requests, "prefill_chunk": prefill_chunk}
             equal |= {"pp_micro_batches": pp_micro_batches, "prefix_cache": prefix_cache}
-            equal["pooling"] = pooling
+            equal["sentence-transformers files"] = files
             check_same_model(config, modules[0], equal, executor)
             pool = pool_size(modules, executor, place, kv_slots, max_requests)
             shared = shared_tokens(modules, executor) if prefix_cache else 0
@@ -161,7 +169,7 @@ def load(
         turning = recompute_after(modules[0])
         limits = EngineLimits(pool, max_requests, prefill_chunk, shared, turning)
         engine = Engine(executor, stages, config, limits)
-        seen.model = Model(config, checkpoint, engine, reports)
+        seen.model = Model(config, checkpoint, engine, reports, files=files)
     return seen.model
 
 

@@ -29,6 +29,7 @@ from .prefix_cache import CacheStats
 from .prompts import Prompt, chunk_of, is_batch, is_chat
 from .request import Request, SamplingParams, check_prompt, integer, number
 from .scoring import PromptLogprobs, prompt_logits, prompt_logprobs
+from .sentence_files import SentenceFiles
 from .speculative.drafter import Drafter
 from .speculative.pairing import make_drafter
 from .speculative.state import Speculation
@@ -48,6 +49,7 @@ class Model(JudgingModel, AuxStates):
         checkpoint: where it came from; its tokenizer is loaded when first needed.
         engine: runs it.
         reports: weight reports of the local ranks.
+        files: how texts become vectors, as files beside the checkpoint say.
 
     Attributes:
         config: the normalised configuration.
@@ -62,8 +64,10 @@ class Model(JudgingModel, AuxStates):
         checkpoint: Checkpoint,
         engine: Engine,
         reports: Sequence[WeightReport],
+        *,
+        files: SentenceFiles | None = None,
     ) -> None:
-        super().__init__(config, checkpoint, engine)
+        super().__init__(config, checkpoint, engine, files)
         self.reports = tuple(reports)
         self.report = self.reports[0]
 

@@ -62,16 +62,26 @@ def check_experts(config: ModelConfig, sizes: Topology) -> None:
         )
 
 
+def check_quantization(quantization: str | None) -> None:
+    """Refuse a method that the caller, not the checkpoint, names.
+
+    Raises:
+        QuantizationError: another than ``none``.
+    """
+    if quantization not in (None, "none"):
+        raise QuantizationError(
+            f"quantization={quantization!r} is not served; 'none' takes the weights as plain ones, "
+            "whatever the config says; else leave it out"
+        )
+
+
 def check_methods(quantization: str | None, backend: str, compile: Literal["auto"] | bool) -> None:
     """Refuse ways of running that are not served.
 
     Raises:
         QuantizationError, BackendUnavailableError, InputError: which, and what to use.
     """
-    if quantization is not None:
-        raise QuantizationError(
-            f"quantization={quantization!r} is not served; plain weights only, leave it out"
-        )
+    check_quantization(quantization)
     require_backend(backend)
     if compile is True:
         raise BackendUnavailableError(

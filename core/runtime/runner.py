@@ -21,7 +21,7 @@ from ..forward import (
     RequestRows,
     TokenRows,
 )
-from ..layers import LogitsProcessorOutput, PoolingType
+from ..layers import LogitsProcessorOutput
 from ..models import DecoderBase, PPProxyTensors
 from ..parallel.rows import GroupRows
 from .step import Step
@@ -168,8 +168,7 @@ class Runner:
         """Rows of a step that leave the model."""
         rows, pooling = len(step.input_ids), wanted.pooling
         if pooling is not None:
-            whole = self.module.pooler.pooling is PoolingType.MEAN
-            return rows if whole else len(pooling.requests)
+            return rows if self.module.pooler.pooling.reads_all else len(pooling.requests)
         sampled = rows if wanted.sample_rows is None else len(wanted.sample_rows)
         return sampled + (0 if wanted.logprobs is None else len(wanted.logprobs.rows))
 

@@ -127,14 +127,16 @@ def prompt_pooled(
     dimensions: int | None,
     normalize: bool,
     chunk_size: int | None,
+    skip_rows: int = 0,
 ) -> Tensor:
     """(R, D) vectors, or (R, labels) scores of a classifier, of the prompts' pooled rows.
 
-    A long prompt may be computed in chunks where pooling allows it.
+    A long prompt may be computed in chunks where pooling allows it; the first ``skip_rows`` of each
+    are left out where all rows are pooled.
     """
 
     def want(ending: Sequence[int], lens: Sequence[int]) -> Wanted:
-        return Wanted(pooling=PoolingRequest(tuple(ending), dimensions, normalize))
+        return Wanted(pooling=PoolingRequest(tuple(ending), dimensions, normalize, skip_rows))
 
     return _at_the_ends(engine, prompts, chunk_size, want, lambda output: output.pooled)
 

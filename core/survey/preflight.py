@@ -16,15 +16,20 @@ from typing import Any
 import torch
 
 from ..config import ModelConfig, architectures_of
-from ..config.files import CONFIG_NAME
 from ..context import BuildContext
 from ..models import DecoderBase, name_map
 from ..parallel import Topology
 from ..runtime.checkpoint import Checkpoint, local_path
 from ..runtime.engine import BATCH_TOKENS
-from ..runtime.fitting import pooling_of, quantization_of, stored_head, with_or_without_head
+from ..runtime.fitting import (
+    check_labels,
+    quantization_of,
+    sentence_files_of,
+    stored_head,
+    with_or_without_head,
+)
 from ..runtime.loading import resolve_model
-from ..runtime.options import check_dtype, check_experts, dtype_for, sizes_of
+from ..runtime.options import check_dtype, check_experts, check_quantization, dtype_for, sizes_of
 from ..runtime.request import integer
 from ..weights import Layouts, PlacedSource, Routes, Stored, WeightSource, route
 from .heads import heads_of
@@ -51,6 +56,7 @@ def preflight(
     chunk: int | None = None,
     context: int | None = None,
     memory: int | None = None,
+    quantization: str | None = None,
 ) -> PreflightReport:
     """Prove from config and headers that a checkpoint fills every rank, and tell what ranks hold.
 
@@ -64,6 +70,7 @@ def preflight(
         chunk: rows of the largest forward in each attention group; None for the engine's own.
         context: tokens of each request; None for what the model is made for.
         memory: bytes that one rank has.
+        quantization: as for ``load``.
 
     Returns:
         The report; faults of the checkpoint are its content.
@@ -77,18 +84,19 @@ def preflight(
     for name, value in (("context", context), ("memory", memory)):
         if value is not None:
             integer(name, value, 1)
+    check_quantization(quantization)
     asked = check_dtype(dtype)
     # Never ask the hub: it would send the weights as well.
     place = local_path(path, offline=True)
-    place = place.parent if place.name == CONFIG_NAME else place
-    with closing(Checkpoint(place, headers_only=True)) as found:
+    with closing(Checkpoint(place, headers_only=True, quantization=quantization)) as found:
         model_class = resolve_model(architectures_of(found.raw, found.config_file))
         config = ModelConfig.from_dict(found.raw, model_class.adapter, found.config_file)
         check_experts(config, sizes)
         quant = quantization_of(config, model_class, found.source)
         config, note = _settled(config, model_class, found.source)
-        model_class = with_or_without_head(config, model_class, found.source)
-        pooling_of(model_class, found)  # refused here as load refuses it
+        model_class = with_or_without_head(config, model_class, found)
+        check_labels(config, model_class, found.source)
+        sentence_files_of(config, model_class, found)  # refused here as load refuses it
         number = dtype_for(asked, config, _ANY_GPU)
         settings = {"dtype": number, "device": "meta", "dp_lm_head": dp_lm_head}
         settings["quant"] = quant

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
+from ..config.folders import likely_kind
 from ..errors import CheckpointFileError
 from .file_checks import read_json, unreadable
 from .gguf_split import split_set
@@ -23,6 +24,8 @@ INDEX_SUFFIX = ".safetensors.index.json"
 TENSORS_SUFFIX = ".safetensors"
 GGUF_SUFFIX = ".gguf"
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+TRAINER_FILES = ("optimizer", "scheduler", "scaler", "rng_state", "training_args", "random_states")
+"""How names of pickles begin that hold a trainer's state and no weights."""
 _MOST_INDEX_BYTES = 64 << 20
 """A model of 200000 tensors has an index of about 24 MB."""
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors")
@@ -157,12 +160,13 @@ def _nothing_to_read(
     if candidates:
         return several_checkpoints(directory, candidates)
     pickles = [name for name in names if has_suffix(name, *PICKLE_SUFFIXES)]
+    pickles = [name for name in pickles if not name.startswith(TRAINER_FILES)]
     if pickles:
         return refuse_pickle(directory / pickles[0])
+    hint = likely_kind(directory) or "give the directory of a downloaded checkpoint"
     return CheckpointFileError(
         str(directory),
-        f"holds no safetensors or GGUF file (found: {', '.join(names[:8]) or 'nothing'}); "
-        "give the directory of a downloaded checkpoint",
+        f"holds no safetensors or GGUF file (found: {', '.join(names[:8]) or 'nothing'}); {hint}",
     )
 
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ..config.files import saved_instead
 from ..errors import CheckpointFileError
 
 NOT_A_FILE = "is not a file; give a safetensors file or a checkpoint directory"
@@ -27,10 +28,8 @@ def mistaken_for(path: Path) -> str | None:
         return unreadable(error)
     if not head:
         return "is empty (0 bytes); the download did not finish: fetch it again"
-    if head.startswith(b"version https://git-lfs"):
-        return "is a Git LFS pointer, not the weights; run: git lfs pull"
-    if head.lstrip()[:1] == b"<":
-        return "is an HTML or XML page, not weights; the download was answered with a web page"
+    if found := saved_instead(head):
+        return found
     if head.startswith((b"PK\x03\x04", b"\x80\x02")):
         return "is a PyTorch pickle with a safetensors name; convert it"
     if head.startswith(b"GGUF"):

@@ -4,11 +4,14 @@ The same backbone is stored as ``model.layers.0…`` by one trainer, and by othe
 ``model.model.layers.0…``, ``language_model.model.layers.0…``, ``model.language_model.layers.0…``
 (beside a top-level ``lm_head``) or ``base_model.model.model.layers.0…``. Undoing such a wrapper
 name by name would let half of a checkpoint be wrapped; here every name must agree.
+
+Training puts further components at any place, around single layers too (torch.compile, FSDP,
+activation checkpointing): they never mean anything, so they are left out wherever they stand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from ..errors import WeightError
@@ -24,12 +27,27 @@ class Nesting:
         inside: first components below the backbone.
         beside: first components beside it: the heads.
         wrappers: components that may stand in front of either, in any order and number.
+        anywhere: components that mean nothing wherever they stand.
     """
 
     root: str
     inside: tuple[str, ...]
     beside: tuple[str, ...]
     wrappers: tuple[str, ...]
+    anywhere: tuple[str, ...] = ()
+
+    def unwrap(self, names: Iterable[str]) -> dict[str, str]:
+        """Each name without the components that mean nothing -> the name, where they differ.
+
+        Raises:
+            WeightError: two names that differ in nothing else.
+        """
+        bare: dict[str, str] = {}
+        for name in names:
+            rest = without(name, self.anywhere)
+            if bare.setdefault(rest, name) != name:
+                raise WeightError(_mixture(f"{rest!r}", (bare[rest], name)))
+        return {rest: name for rest, name in bare.items() if rest != name}
 
     def recognise(self, names: Iterable[str]) -> Wrapping:
         """What the names of one checkpoint are wrapped in.
@@ -96,6 +114,18 @@ class Wrapping:
         where = ".".join(self.heads)
         heads = f"heads under '{where}'" if where else "heads at the top"
         return f"names are wrapped: the backbone {root!r} is stored as {found!r}, {heads}"
+
+
+def without(name: str, components: Container[str]) -> str:
+    """A name that lacks some components."""
+    return ".".join(part for part in split(name) if part not in components)
+
+
+def wrapper_note(nesting: Nesting, stored: Iterable[str]) -> str:
+    """For the report: which components are left out of the names of a checkpoint."""
+    examples = {part: name for name in stored for part in split(name) if part in nesting.anywhere}
+    told = ", ".join(f"{part!r} (as in {name})" for part, name in sorted(examples.items()))
+    return f"components of training wrappers are left out of names: {told}"
 
 
 def _moved(children: Iterable[str], stored: Parts, canonical: Parts) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ from itertools import chain
 
 from ..errors import WeightError
 from ..parallel import ExpertShard, ShardId
-from .nesting import Nesting
+from .nesting import Nesting, without, wrapper_note
 from .outlines import Outlines
 from .patterns import NUMBER, Captures, Pattern, PatternIndex, split
 
@@ -148,6 +148,8 @@ class NameMap:
         renames: phases, outermost wrapper first; without shard ids.
         skips: what is left out.
         stacking: split tensors of stacked parameters; each with a shard id.
+        anywhere: components that are left out of names before the renames; ``bound`` fills it in.
+        stored: name without them -> the one that a checkpoint has; ``bound`` fills it in.
         experts: tensors of single experts, each pattern with a ``#``; they come before ``stacking``.
         spellings: other names of a tensor; several may lead to one name.
         nesting: where the model's own names begin, for ``bound`` to find what is wrapped around
@@ -168,6 +170,8 @@ class NameMap:
     spelled: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     experts: tuple[Rename, ...] = ()
+    anywhere: tuple[str, ...] = ()
+    stored: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check every phase now, not at the first name."""
@@ -192,11 +196,15 @@ class NameMap:
         """
         fitted = self
         if self.nesting is not None:
-            wrapping = self.nesting.recognise(names)
+            stored, fitted = self.nesting.unwrap(names), replace(self, nesting=None)
+            if stored:
+                notes = (*self.notes, wrapper_note(self.nesting, stored.values()))
+                anywhere = self.nesting.anywhere
+                fitted = replace(fitted, anywhere=anywhere, stored=stored, notes=notes)
+            wrapping = self.nesting.recognise(without(name, fitted.anywhere) for name in names)
             phase = tuple(Rename(*pair) for pair in wrapping.renames())
-            fitted = replace(self, nesting=None)
             if phase:
-                notes = (*self.notes, str(wrapping))
+                notes = (*fitted.notes, str(wrapping))
                 fitted = replace(fitted, renames=(phase, *self.renames), notes=notes)
         spelled: dict[str, str] = {}
         for name in names:
@@ -257,6 +265,7 @@ class NameMap:
             found = phase.find(split(name))
             if found is not None:
                 name = ".".join(found[0].source.fill(found[1]))
+        name = self.stored.get(name, name)
         reached = self.to_parameter(name)
         if reached != Target(parameter, shard_id):
             raise WeightError(
@@ -282,6 +291,7 @@ class NameMap:
 
     def _unwrapped(self, name: str) -> str:
         """The name after the renames, spelled as stored."""
+        name = without(name, self.anywhere) if self.anywhere else name
         for phase in self._forward:
             name = _renamed(phase, name)
         return name

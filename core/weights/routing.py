@@ -12,6 +12,7 @@ from functools import cached_property
 
 import torch
 
+from ..errors import WeightError
 from ..parallel import ShardId
 from .patterns import split
 from .remap import NameMap, Skipped
@@ -100,8 +101,9 @@ def route(
         skips: of the loader's arguments, those that leave out whatever they match.
 
     Raises:
-        WeightError: names that are wrapped in different ways.
+        WeightError: names that are wrapped in different ways, or of adapters that are not merged.
     """
+    _refuse_adapters(infos)
     names, rules = names.bound(infos), tuple(skips)
     skipped: list[SkippedTensor] = []
     claims: dict[str, list[Claim]] = {}
@@ -119,3 +121,20 @@ def route(
     forms: dict[Form, Form] = {}
     groups = {name: ClaimGroup.of(name, found, forms) for name, found in claims.items()}
     return Routes(names, tuple(skipped), groups)
+
+
+_ADAPTER_PARTS = frozenset(
+    "base_layer modules_to_save lora_A lora_B lora_embedding_A lora_embedding_B "
+    "lora_magnitude_vector ia3_l vera_lambda_b vera_lambda_d".split()
+)
+"""Components of names that PEFT gives to what it adds, and to what it adds to."""
+
+
+def _refuse_adapters(names: Iterable[str]) -> None:
+    """Refuse the state of a model whose adapters were saved apart from its weights."""
+    for name in names:
+        if not _ADAPTER_PARTS.isdisjoint(split(name)):
+            raise WeightError(
+                f"{name} is part of a PEFT adapter that is not merged into the weights; merge it "
+                "(merge_and_unload()) and save the model again"
+            )

@@ -35,9 +35,18 @@ STANDARD_NESTING = Nesting(
     root="model",
     inside=("embed_tokens", "layers", "norm"),
     beside=("lm_head", "score"),
-    wrappers=("model", "language_model", "transformer", "base_model", "module", "_orig_mod"),
+    wrappers=("model", "language_model", "transformer", "base_model", "pretrained_model"),
+    anywhere=(
+        "module",
+        "_orig_mod",
+        "_forward_module",
+        "_fsdp_wrapped_module",
+        "_fpw_module",
+        "_checkpoint_wrapped_module",
+    ),
 )
-"""Wrappers of trainers: multimodal models, PEFT, DistributedDataParallel, torch.compile."""
+"""Wrappers: multimodal models, PEFT, TRL; and of training, DistributedDataParallel and DeepSpeed,
+torch.compile, Lightning, FSDP (now and before torch 1.12), activation checkpointing."""
 
 _ATTENTION = "model.layers.*.self_attn"
 
@@ -85,6 +94,7 @@ STANDARD_SKIPS = (
         for name in ("visual", "vision_tower", "vision_model", "multi_modal_projector")
         for start in ("", "model.")
     ),
+    Skip("value head", "v_head.**", "reinforcement learning reads it", unless_wanted=True),
     Skip("multi-token prediction", "mtp.**", "only a draft model reads it", unless_wanted=True),
 )
 """What real checkpoints carry and no module here wants."""

@@ -161,6 +161,47 @@ def test_a_backbone_under_the_name_of_its_language_model(
     assert verdicts(done.out) == [(stage, "agrees") for stage in STAGES[:-1]]
 
 
+def test_a_headless_language_model_whose_rows_are_pooled(
+    run: Run, llama: Path, tmp_path: Path
+) -> None:
+    path = changed(llama, tmp_path / "pooled", architectures=["LlamaForCausalLM"])
+    tensors = load_file(path / "model.safetensors")
+    tensors.pop("lm_head.weight", None)
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    kinds = [f"sentence_transformers.models.{kind}" for kind in ("Transformer", "Pooling")]
+    modules = [{"path": "1_Pooling" if at else "", "type": k} for at, k in enumerate(kinds)]
+    (path / "modules.json").write_text(json.dumps(modules))
+    (path / "1_Pooling").mkdir()
+    (path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "lasttoken"}))
+    done = run("verify", path, "--length", 7)
+    assert done.code == 0, done.out + done.err
+    assert verdicts(done.out) == [(stage, "agrees") for stage in STAGES[:-1]]
+    (path / "modules.json").write_text(json.dumps([*modules, {"path": "2", "type": "CNN"}]))
+    done = run("verify", path, "--length", 7)
+    assert done.code == 1 and "'CNN' is not applied to vectors" in done.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("verify", "--length=7"),
+        ("preflight",),
+        ("preflight", "--boundaries"),
+        ("generate", "--token-ids=5,6", "--max-new-tokens=2"),
+    ],
+)
+def test_a_block_over_plain_weights_may_be_set_aside(
+    run: Run, llama: Path, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    block = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    path = changed(llama, tmp_path / "merged", quantization_config=block)
+    refused = run(command[0], path, *command[1:])
+    says = "which is not served" if "--boundaries" in command else "all weights are plain"
+    assert refused.code == 1 and says in " ".join(refused.err.split())
+    done = run(command[0], path, *command[1:], "--quantization=none")
+    assert done.code == 0, done.out + done.err
+
+
 def test_what_transformers_misses_is_named(
     run: Run, llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -259,6 +259,9 @@ def test_labels(llama: Any) -> None:
     assert read(llama(num_labels=1)).num_labels == 1
     assert read(llama(num_labels=3, id2label=names)).num_labels == 3
     refused(llama(num_labels=2, id2label=names), "2 labels here, 3 in id2label")
+    in_memory = {int(number): name for number, name in names.items()}  # as transformers has them
+    assert read(llama(id2label=in_memory)).num_labels == 3
+    assert read(llama(id2label=in_memory)).raw["id2label"] == names
 
 
 def test_two_labels_where_a_classifier_states_none(llama: Any) -> None:
@@ -294,6 +297,12 @@ def test_quantization_block(llama: Any, name: str) -> None:
     assert config.quantization == {"quant_method": "fp8", "weight_block_size": [128, 128]}
     assert config.ledger.consumed[f"{name}.weight_block_size"]
     assert config.ledger.ignored[f"{name}.kv"] == "null"
+
+
+def test_a_switch_of_bitsandbytes_names_its_method(llama: Any) -> None:
+    config = read(llama(quantization_config={"load_in_4bit": True}))
+    assert config.quantization == {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    refused(llama(quantization_config={"load_in_4bit": False}), "quant_method: missing")
 
 
 def test_compression_config_implies_its_method(llama: Any) -> None:

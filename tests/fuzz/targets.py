@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,10 +14,14 @@ from torch import nn
 from archzoo.config import LLAMA_LIKE, ModelConfig, config_from_gguf, read_config
 from archzoo.models import CausalLM, name_map
 from archzoo.parallel import whole
+from archzoo.runtime.sentence_files import read_sentence_files
 from archzoo.weights import AutoWeightsLoader, WeightSource, open_headers, open_source
 from archzoo.weights.gguf import GGUFFile, GGUFSource
 
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+SENTENCE_FILES = ("modules.json", "1_Pooling/config.json", "2_Dense/config.json")
+SENTENCE_FILES += ("sentence_bert_config.json", "config_sentence_transformers.json")
+SENTENCE_FILES += ("tokenizer_config.json",)
 MOST_READ = 1 << 16
 """Elements of a tensor that are read; a target is about headers."""
 
@@ -65,6 +70,23 @@ def fuzz_config(content: bytes, folder: Path) -> None:
     ModelConfig.from_dict(read_config(folder), LLAMA_LIKE, str(folder / "config.json"))
 
 
+def fuzz_sentences(content: bytes, folder: Path) -> None:
+    """Files of sentence-transformers: an object of their names, each with its content."""
+    try:
+        files = {name: json.dumps(each).encode() for name, each in json.loads(content).items()}
+    except (AttributeError, ValueError, RecursionError):
+        files = {SENTENCE_FILES[0]: content}
+    for name in SENTENCE_FILES:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).unlink(missing_ok=True)
+        if name in files:
+            (folder / name).write_bytes(files[name])
+    save_file({"linear.weight": torch.ones(3, 8)}, folder / "2_Dense" / "model.safetensors")
+    found = read_sentence_files(folder, 8)
+    found.require_vectors()
+    found.prompt(None, None)
+
+
 def use(source: WeightSource) -> None:
     """Plan, load and read what a source says it has."""
     try:
@@ -102,6 +124,7 @@ TARGETS: Mapping[str, Callable[[bytes, Path], None]] = {
     "index": fuzz_index,
     "headers": fuzz_headers,
     "config": fuzz_config,
+    "sentences": fuzz_sentences,
 }
 
 

@@ -20,6 +20,7 @@ ACCEPTED = {
     "headers": {"two-files"},
     "gguf": {"plain", "q8", "q4", "rope"},
     "index": {"good"},
+    "sentences": {"dense", "qwen3"},
     "safetensors": {"two-layers", "tied", "dtypes", "odd", "empty"},
 }
 

@@ -54,7 +54,7 @@ class TestCoreAlone:
 class TestCoreAndLlama:
     def test_list_shows_every_architecture_ready(self, with_llama: Environment) -> None:
         listed = with_llama.listed()
-        assert {"LlamaForCausalLM", "LlamaModel", "MistralForCausalLM"} <= set(listed)
+        assert {"LlamaForCausalLM", "LlamaModel", "MistralModel", "Phi3Model"} <= set(listed)
         for (claim,) in listed.values():
             assert (claim["distribution"], claim["state"]) == ("archzoo-llama", "ready"), claim
 

@@ -1,4 +1,4 @@
-"""RMSNorm, SiluAndMul and Pooler against plain formulas."""
+"""RMSNorm and Pooler against plain formulas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import torch
 from archzoo.context import BuildContext
 from archzoo.errors import InputError
 from archzoo.forward import PoolingRequest, RequestRows
-from archzoo.layers.activation import SiluAndMul
 from archzoo.layers.norm import RMSNorm
 from archzoo.layers.pooler import Pooler, PoolingType
 
@@ -45,13 +44,6 @@ def test_eps_counts_for_small_rows() -> None:
     assert not torch.allclose(
         norm_of(8, torch.float32, 1e-5)(tiny), norm_of(8, torch.float32, 1e-12)(tiny)
     )
-
-
-def test_silu_gates_the_second_half_by_the_first() -> None:
-    x = torch.randn(3, 10)
-    want = x[:, :5] * torch.sigmoid(x[:, :5]) * x[:, 5:]
-    torch.testing.assert_close(SiluAndMul()(x), want)
-    assert SiluAndMul()(x[:0]).shape == (0, 5)
 
 
 ROWS = torch.randn(6, 8, generator=torch.Generator().manual_seed(3))

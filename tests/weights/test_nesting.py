@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -84,7 +86,7 @@ WRAPPERS = {
     "multimodal": ("model.language_model", ""),
     "transformer.": ("transformer", ""),
     "PEFT": ("base_model.model.model", "base_model.model"),
-    "compiled and distributed": ("module._orig_mod.model", "module._orig_mod"),
+    "TRL": ("pretrained_model.model", "pretrained_model"),
 }
 
 
@@ -99,6 +101,37 @@ def test_a_wrapper_is_undone_for_every_name_and_put_back(kind):
     assert bool(bound.notes) == (kind != "none")
     if kind != "none":
         assert repr(WRAPPERS[kind][0]) in bound.notes[0]
+
+
+INSIDE = {
+    "compiled and distributed": lambda name: f"module._orig_mod.{name}",
+    "compiled layers": lambda name: re.sub(r"(layers\.\d)", r"\1._orig_mod", name),
+    "one layer checkpointed": lambda name: name.replace(
+        "layers.0.", "layers.0._checkpoint_wrapped_module."
+    ),
+    "FSDP within FSDP": lambda name: "_fsdp_wrapped_module." + re.sub(
+        r"(layers\.\d|self_attn|norm|lm_head)\.", r"\1._fsdp_wrapped_module.", name
+    ),
+    "in a multimodal model": lambda name: f"language_model._orig_mod.{name}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", INSIDE)
+def test_wrappers_of_training_are_left_out_wherever_they_stand(kind):
+    stored = [INSIDE[kind](name) for name in STORED]
+    bound = standard().bound(stored)
+    for plain, name in zip(STORED, stored, strict=True):
+        target = bound.to_parameter(name)
+        assert target == CANONICAL.get(plain, Target(plain))
+        assert bound.to_checkpoint(target.parameter, target.shard_id) == name
+    assert "components of training wrappers are left out of names: '_" in bound.notes[0]
+
+
+def test_a_wrapped_tensor_beside_the_plain_one_is_refused():
+    names = ["model.norm.weight", "model._orig_mod.norm.weight"]
+    for order in (names, names[::-1]):
+        with pytest.raises(WeightError, match=r"'model\.norm\.weight' at 2 places.*_orig_mod"):
+            standard().bound(order)
 
 
 @pytest.mark.parametrize("keep", [slice(0, 1), slice(10, 11), slice(0, 0)])

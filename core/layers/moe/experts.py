@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ...context import BuildContext
 from ...parallel import ExpertLayout, ExpertPartition, LinearPartition, Span, divide
-from ..activation import SiluAndMul
+from ..activation import GatedActivation, SiluAndMul
 from .exchange import RowExchange
 from .router import Routes
 from .sorting import SortedRows
@@ -44,6 +44,7 @@ class Experts(nn.Module):
         num_experts: E, all ranks together.
         hidden_size: D.
         intermediate_size: F, width of one expert, all ranks together.
+        act_fn: gates the second half of ``gate_up_proj`` by the first; SiLU when None.
         ctx, prefix: as everywhere.
 
     Shapes:
@@ -62,6 +63,7 @@ class Experts(nn.Module):
         hidden_size: int,
         intermediate_size: int,
         *,
+        act_fn: GatedActivation | None = None,
         ctx: BuildContext,
         prefix: str,
     ) -> None:
@@ -76,7 +78,7 @@ class Experts(nn.Module):
         gate, up = (Span(at, intermediate_size, start, width, at * width) for at in range(2))
         inner = Span(None, intermediate_size, start, width)
         self.gate_up_proj = self._linear("gate_up_proj", (gate, up), model, ctx, prefix)
-        self.act_fn = SiluAndMul()
+        self.act_fn = SiluAndMul() if act_fn is None else act_fn
         self.down_proj = self._linear("down_proj", (model,), inner, ctx, prefix)
 
     def forward(self, x: Tensor, routes: Routes) -> Tensor:

@@ -26,41 +26,58 @@ class LlamaDecoderLayer(DecoderLayer):
     attention = LlamaAttention
 
 
-class LlamaForCausalLM(CausalLM):
-    """Llama 1 to 3 and checkpoints of the same shape (SmolLM2, TinyLlama, …)."""
+class LlamaModel(EmbeddingModel):
+    """The backbone alone, as an embedding model: last-token pooling."""
 
     layer = LlamaDecoderLayer
     adapter: ClassVar[ConfigAdapter] = LLAMA
     name_rules: ClassVar[Mapping[str, NameRules]] = {"gguf": GGUF_NAMES}
 
 
-class LlamaModel(EmbeddingModel):
-    """The backbone alone, as an embedding model: last-token pooling."""
+class MistralModel(LlamaModel):
+    """The Mistral backbone alone, as E5-Mistral and relatives are saved."""
+
+    adapter = MISTRAL
+
+
+class Phi3Model(LlamaModel):
+    """The Phi-3 backbone alone."""
+
+    adapter = PHI3
+
+
+class LlamaForCausalLM(CausalLM):
+    """Llama 1 to 3 and checkpoints of the same shape (SmolLM2, TinyLlama, …)."""
 
     layer = LlamaDecoderLayer
-    adapter = LLAMA
-    name_rules = {"gguf": GGUF_NAMES}
+    adapter: ClassVar[ConfigAdapter] = LLAMA
+    name_rules: ClassVar[Mapping[str, NameRules]] = {"gguf": GGUF_NAMES}
+    backbone: ClassVar[type[EmbeddingModel] | None] = LlamaModel
 
 
 class MistralForCausalLM(LlamaForCausalLM):
     """Mistral 7B and relatives: Llama with a sliding window where the config states one."""
 
     adapter = MISTRAL
+    backbone = MistralModel
 
 
 class Phi3ForCausalLM(LlamaForCausalLM):
     """Phi-3 and Phi-4: q, k, v and gate, up fused on disk, longrope, partial rotary."""
 
     adapter = PHI3
+    backbone = Phi3Model
 
 
 class InternLM3ForCausalLM(LlamaForCausalLM):
     """InternLM3: biases of q, k, v apart from all others."""
 
     adapter = INTERNLM3
+    backbone = None
 
 
 class IQuestCoderForCausalLM(LlamaForCausalLM):
     """IQuest-Coder V1: Llama in shape; options that no checkpoint enables are refused."""
 
     adapter = IQUESTCODER
+    backbone = None

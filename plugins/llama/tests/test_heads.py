@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -160,6 +161,24 @@ def test_prompts_that_cannot_be_scored(classifier: tuple[Path, Reference]) -> No
         model.classify("a text")
     with pytest.raises(InputError, match="chunk_size"):
         model.classify([3, 4], chunk_size=0)
+
+
+@pytest.mark.parametrize("kind", ["Mistral", "Phi3"])
+def test_a_headless_checkpoint_is_its_familys_backbone(kind: str, tmp_path: Path) -> None:
+    """As E5-Mistral is published; the window is that of the family."""
+    backbone: Any = getattr(transformers, f"{kind}Model")
+    sizes = {**SIZES, "sliding_window": 4, "pad_token_id": 0}
+    reference = backbone(backbone.config_class(**sizes)).eval()
+    randomise(reference)
+    path = save(reference, tmp_path)
+    raw = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**raw, "architectures": [f"{kind}ForCausalLM"]}))
+    with torch.no_grad():
+        want = reference(torch.tensor([PROMPTS[0]]))[0][0, -1]
+    model = archzoo.load(path, dtype=torch.float32)
+    assert type(model.module).__name__ == f"{kind}Model"
+    got = model.embed([PROMPTS[0]], normalize=False)[0]
+    torch.testing.assert_close(got, want, rtol=0, atol=ATOL)
 
 
 # ----------------------------------------------------------------------------------- rewards

@@ -15,7 +15,7 @@ MUTANTS = (
         "SiLU applied to up instead of gate",
         "core/layers/activation.py",
         {"gate, up = x.chunk": "up, gate = x.chunk"},
-        (f"{NORM}::test_silu_gates_the_second_half_by_the_first",),
+        ("tests/layers/test_activation.py::test_silu_gates_the_second_half_by_the_first",),
     ),
     Mutant(
         "norm-eps-ignored",
