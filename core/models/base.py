@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ..boundary import StageFacts, declare_head
 from ..config import LLAMA_LIKE, ConfigAdapter, ModelConfig
-from ..errors import InputError
+from ..errors import InputError, WeightError
 from ..forward import AttentionBackend, AttentionSpec, ForwardBatch, PoolingRequest
 from ..layers import BuildContext, LogitsProcessorOutput, Pooler, PoolingType, RadixAttention
 from ..parallel import Elsewhere
@@ -31,6 +31,7 @@ from ..weights import (
     Weights,
     WeightState,
 )
+from ..weights.completion import has_method
 from .capturing import states_for_draft
 from .decoder import DecoderLayer, DecoderModel
 from .hand_off import PPProxyTensors
@@ -119,6 +120,7 @@ class DecoderBase(nn.Module):
             InputError: logits asked of a model without a language-model head, pooling without
                 requests, proxies given to a first stage or missing on a later one.
             SpoiltWeightsError: writing the weights ended half-way.
+            UnloadedWeightsError: nobody filled them; see ``weights_ready``.
         """
         self.weight_state.require()
         if get_embedding:
@@ -185,7 +187,12 @@ class DecoderBase(nn.Module):
         return self.config.hidden_size
 
     def embed(self, input_ids: Tensor) -> Tensor:
-        """(T,) ids to (T, D) embeddings, complete on every rank."""
+        """(T,) ids to (T, D) embeddings, complete on every rank.
+
+        Raises:
+            SpoiltWeightsError, UnloadedWeightsError: as ``forward``.
+        """
+        self.weight_state.require()
         return self.model.embed(input_ids)
 
     def attention_layers(self) -> Iterator[RadixAttention]:
@@ -259,7 +266,7 @@ class DecoderBase(nn.Module):
 
         Raises:
             CoverageError: as ``load_weights``; and half a stacked parameter, or a tied head alone.
-            SpoiltWeightsError: a partial update of weights that are not whole.
+            SpoiltWeightsError, UnloadedWeightsError: a partial update of weights that are not whole.
         """
         partial: Partial | None = None
         if mode == "partial":
@@ -291,6 +298,49 @@ class DecoderBase(nn.Module):
         self.weight_state = self.weight_state.after(filling, fmt)
         return report
 
+    def weights_ready(self) -> None:
+        """Say that every parameter was filled by other means than ``load_weights``.
+
+        Whoever copies values in by a loop of its own calls it afterwards; until then ``forward``
+        refuses. ``load_state_dict`` and a loader of this module do it themselves. What was derived
+        from older values is made again.
+
+        Raises:
+            WeightError: a parameter is on ``meta`` and holds no value; or as ``check_weights``.
+        """
+        self._restore_plain()
+        for name, parameter in self.named_parameters():
+            if parameter.is_meta:
+                raise WeightError(
+                    f"{name} is on the meta device and holds no value; move the module to a real "
+                    "one with to_empty(device=…) and fill it"
+                )
+        self.check_weights()
+        for module in filter(has_method, self.modules()):
+            method: Any = module.quant_method
+            method.process_weights_after_loading(module)
+        self.weight_state = self.weight_state.filled()
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """As torch's; a state of every parameter makes the module ready to compute."""
+        ready = self.weight_state.loaded
+        self._restore_plain()
+        try:
+            found = super().load_state_dict(state_dict, strict, assign)
+        except BaseException as error:
+            self.weight_state = self.weight_state.spoilt(error)
+            raise
+        if ready or not found.missing_keys:
+            self.weights_ready()
+        return found
+
+    def to_empty(self, *, device: torch.device | str | int | None, recurse: bool = True) -> Self:
+        """As torch's; the parameters have no values any more."""
+        self.weight_state = self.weight_state.emptied()
+        return super().to_empty(device=device, recurse=recurse)
+
     def check_weights(self) -> None:
         """Refuse weights that are all there and contradict each other; plain ones never do.
 
@@ -298,6 +348,12 @@ class DecoderBase(nn.Module):
             WeightError: which.
         """
         return
+
+    def _restore_plain(self) -> None:
+        """Give every module whose weights were packed its plain ones back."""
+        for module in filter(has_method, self.modules()):
+            method: Any = module.quant_method
+            method.restore_weights_before_loading(module)
 
     def untie(self) -> None:
         """Give a tied head storage of its own, with the same values; nothing where none is tied."""

@@ -105,7 +105,11 @@ class AutoWeightsLoader:
                 kind, tied and different, or of values that no model has; carries the report.
             WeightError: the model is on ``meta``, or a source breaks its own word.
         """
-        return self.prepare(weights, mapper, check_values=check_values).write(progress)
+        report = self.prepare(weights, mapper, check_values=check_values).write(progress)
+        ready = getattr(self._model, "weights_ready", None)
+        if callable(ready):  # a model that computes nothing before it is filled
+            ready()
+        return report
 
     def prepare(
         self,

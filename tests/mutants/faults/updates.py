@@ -91,7 +91,7 @@ MUTANTS = (
         "core/models/base.py",
         {
             "            self.weight_state.require()\n            stored": (
-                "            self.weight_state = WeightState()\n            stored"
+                "            self.weight_state = self.weight_state.filled()\n            stored"
             )
         },
         (f"{UPDATES}::test_a_spoilt_model_serves_nothing_until_a_full_update",),
