@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
@@ -13,7 +14,7 @@ from ..config import LLAMA_LIKE, ConfigAdapter, ModelConfig
 from ..errors import InputError, WeightError
 from ..forward import AttentionBackend, AttentionSpec, ForwardBatch, PoolingRequest
 from ..layers import BuildContext, LogitsProcessorOutput, Pooler, PoolingType, RadixAttention
-from ..parallel import Elsewhere
+from ..parallel import Elsewhere, ShardedParameter
 from ..weights import (
     STANDARD_EXPERT_MAPPING,
     STANDARD_GATE_UP_MAPPING,
@@ -63,7 +64,6 @@ class DecoderBase(nn.Module):
         serves: names of the calls of ``Model`` that it answers.
         reranking: the prompt for ``Model.rerank``, of a family that has one.
         step_token: token that ends a step of a solution, of a process reward model.
-        weight_state: which weights it holds, and whether they are whole.
     """
 
     layer: ClassVar[type[DecoderLayer]]
@@ -89,7 +89,6 @@ class DecoderBase(nn.Module):
         where, head = child_prefix(prefix, "model"), self.head_facts(ctx)
         self.model = DecoderModel(config, self.layer, head, ctx=ctx, prefix=where)
         self.pooler = Pooler(self.pooling)
-        self.weight_state = WeightState()
         self._aux_layers: tuple[int, ...] = ()
 
     def forward(
@@ -122,7 +121,6 @@ class DecoderBase(nn.Module):
             SpoiltWeightsError: writing the weights ended half-way.
             UnloadedWeightsError: nobody filled them; see ``weights_ready``.
         """
-        self.weight_state.require()
         if get_embedding:
             self._check_pooling(batch)
         picked = self._picked(batch, positions, get_embedding)
@@ -149,6 +147,15 @@ class DecoderBase(nn.Module):
         """
         self.model.stack.capture(indices)
         self._aux_layers = tuple(indices)
+
+    @property
+    def weight_state(self) -> WeightState:
+        """Which weights it holds, and whether they are whole; ``model`` refuses by it."""
+        return self.model.weight_state
+
+    @weight_state.setter
+    def weight_state(self, state: WeightState) -> None:
+        self.model.weight_state = state
 
     @property
     def aux_layers(self) -> tuple[int, ...]:
@@ -192,7 +199,6 @@ class DecoderBase(nn.Module):
         Raises:
             SpoiltWeightsError, UnloadedWeightsError: as ``forward``.
         """
-        self.weight_state.require()
         return self.model.embed(input_ids)
 
     def attention_layers(self) -> Iterator[RadixAttention]:
@@ -306,15 +312,22 @@ class DecoderBase(nn.Module):
         from older values is made again.
 
         Raises:
-            WeightError: a parameter is on ``meta`` and holds no value; or as ``check_weights``.
+            WeightError: a parameter is on ``meta``, where values that are copied into it vanish: the
+                module was built there, or has run and packed its weights, which are plain again
+                when this is raised; or as ``check_weights``.
         """
+        on_meta = [name for name, each in self.named_parameters() if each.is_meta]
         self._restore_plain()
-        for name, parameter in self.named_parameters():
-            if parameter.is_meta:
-                raise WeightError(
-                    f"{name} is on the meta device and holds no value; move the module to a real "
-                    "one with to_empty(device=…) and fill it"
-                )
+        if on_meta:
+            error = WeightError(
+                f"{on_meta[0]} and {len(on_meta) - 1} more were on the meta device, where values "
+                "copied into them vanish; move a module that was built there with "
+                "to_empty(device=…); the weights of one that has run were packed, and are plain "
+                "again now: fill it once more, then call weights_ready() again"
+            )
+            if self.weight_state.loaded:
+                self.weight_state = self.weight_state.spoilt(error)
+            raise error
         self.check_weights()
         for module in filter(has_method, self.modules()):
             method: Any = module.quant_method
@@ -328,7 +341,8 @@ class DecoderBase(nn.Module):
         ready = self.weight_state.loaded
         self._restore_plain()
         try:
-            found = super().load_state_dict(state_dict, strict, assign)
+            with self._specs_kept():
+                found = super().load_state_dict(state_dict, strict, assign)
         except BaseException as error:
             self.weight_state = self.weight_state.spoilt(error)
             raise
@@ -339,7 +353,8 @@ class DecoderBase(nn.Module):
     def to_empty(self, *, device: torch.device | str | int | None, recurse: bool = True) -> Self:
         """As torch's; the parameters have no values any more."""
         self.weight_state = self.weight_state.emptied()
-        return super().to_empty(device=device, recurse=recurse)
+        with self._specs_kept():
+            return super().to_empty(device=device, recurse=recurse)
 
     def check_weights(self) -> None:
         """Refuse weights that are all there and contradict each other; plain ones never do.
@@ -348,6 +363,22 @@ class DecoderBase(nn.Module):
             WeightError: which.
         """
         return
+
+    @contextmanager
+    def _specs_kept(self) -> Iterator[None]:
+        """Parameters that torch replaces keep their shard specs, and those of one name theirs."""
+        held = [
+            (module, name, parameter)
+            for module in self.modules()
+            for name, parameter in module.named_parameters(recurse=False)
+        ]
+        yield
+        fresh: dict[nn.Parameter, nn.Parameter] = {}
+        for module, name, old in held:
+            new = module.get_parameter(name)
+            if new is not old and isinstance(old, ShardedParameter):
+                new = fresh.setdefault(old, ShardedParameter(new.data, old.shard_spec))
+                module.register_parameter(name, new)
 
     def _restore_plain(self) -> None:
         """Give every module whose weights were packed its plain ones back."""

@@ -71,7 +71,6 @@ class DraftModel(CausalLM):
                 f"{type(self).__name__} reads its target's hidden states, the batch brings none; "
                 "fill in batch.tokens.beside, or run it by generate(draft=…) of its target"
             )
-        self.weight_state.require()
         embedded = self.model.embed(input_ids, input_embeds)
         rows = self.fuse(batch.tokens.beside)
         inner = replace(batch, tokens=replace(batch.tokens, beside=embedded))
