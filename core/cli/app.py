@@ -20,6 +20,7 @@ from .options import (
     DType,
     Experts,
     Groups,
+    NoCheckValues,
     Offline,
     OwnDType,
     Plan,
@@ -111,6 +112,7 @@ def generate(
     plan: Plan = PlanMode.CHEAPEST,
     dp_lm_head: DPHead = False,
     dtype: OwnDType = None,
+    no_check_values: NoCheckValues = False,
     no_prefix_cache: Annotated[
         bool,
         typer.Option("--no-prefix-cache", help="Keep no keys and values for prompts to come."),
@@ -169,6 +171,7 @@ def generate(
             dp_lm_head=dp_lm_head,
             dtype=dtype,
             prefix_cache=not no_prefix_cache,
+            check_values=not no_check_values,
             draft=draft,
             draft_tokens=draft_tokens,
             stream=not no_stream,
@@ -228,6 +231,7 @@ def verify(
             metavar="FILE", help="Compare with a recording and its prompt, without transformers."
         ),
     ] = None,
+    no_check_values: NoCheckValues = False,
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
@@ -264,6 +268,7 @@ def verify(
             tolerance=tolerance,
             record=record,
             against=against,
+            check_values=not no_check_values,
             offline=offline,
         )
         agrees = command.run(options, screen)

@@ -62,6 +62,10 @@ DPHead = Annotated[
     bool,
     typer.Option("--dp-lm-head", help="Split the head over each attention group, not all ranks."),
 ]
+NoCheckValues = Annotated[
+    bool,
+    typer.Option("--no-check-values", help="Take weights with NaN or infinities as they are."),
+]
 DraftPath = Annotated[
     str | None,
     typer.Option(

@@ -52,6 +52,7 @@ class Options:
         tolerance: largest error that agrees; None for the dtype's own.
         record: where the reference is kept when every topology agrees with it.
         against: a recording to compare with; its prompt is taken, transformers is not started.
+        check_values: refuse weights with NaN or infinities.
         offline: never ask the hub.
     """
 
@@ -66,6 +67,7 @@ class Options:
     tolerance: float | None = None
     record: Path | None = None
     against: Path | None = None
+    check_values: bool = True
     offline: bool = False
 
 
@@ -207,7 +209,7 @@ def _load(
         kv_slots=tokens,
         max_requests=1,
         pp_micro_batches=1,
-        check_values=True,
+        check_values=options.check_values,
         progress=progress,
     )
 

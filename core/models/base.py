@@ -39,6 +39,7 @@ from .hand_off import PPProxyTensors
 from .names import name_map
 from .reranking import Reranking
 from .rows import picked_rows
+from .structure import check_structure
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -237,7 +238,7 @@ class DecoderBase(nn.Module):
         fmt: str = "hf",
         progress: Progress | None = None,
         *,
-        check_values: bool = False,
+        check_values: bool = True,
     ) -> WeightReport:
         """Fill this rank's parameters, strictly.
 
@@ -245,12 +246,13 @@ class DecoderBase(nn.Module):
             weights: an open source, or (name, tensor) pairs with checkpoint names.
             fmt: how the names are spelled, ``hf`` or ``gguf``.
             progress: called with (bytes done, bytes to do).
-            check_values: look at every value for NaN and infinity.
+            check_values: look at every value for NaN and infinity, not only at a few rows.
 
         Raises:
             CoverageError: anything missing, left over, doubled, of another shape, or of values
                 that no model has.
         """
+        self.check_structure()
         filling = self.loader(fmt).prepare(weights, check_values=check_values)
         return self.fill(filling, fmt, progress)
 
@@ -261,7 +263,7 @@ class DecoderBase(nn.Module):
         mode: UpdateMode = "partial",
         *,
         allow_partial_stacks: bool = False,
-        check_values: bool = False,
+        check_values: bool = True,
     ) -> Filling:
         """Check an update of this rank against names, shapes, dtypes and values; write nothing.
 
@@ -304,6 +306,14 @@ class DecoderBase(nn.Module):
         self.weight_state = self.weight_state.after(filling, fmt)
         return report
 
+    def check_structure(self) -> None:
+        """Refuse what was built, where it is not what the module tree shows; see ``structure``.
+
+        Raises:
+            ShapeError, BoundaryError: which module, with its path.
+        """
+        check_structure(self)
+
     def weights_ready(self) -> None:
         """Say that every parameter was filled by other means than ``load_weights``.
 
@@ -328,6 +338,7 @@ class DecoderBase(nn.Module):
             if self.weight_state.loaded:
                 self.weight_state = self.weight_state.spoilt(error)
             raise error
+        self.check_structure()
         self.check_weights()
         for module in filter(has_method, self.modules()):
             method: Any = module.quant_method

@@ -303,6 +303,11 @@ class DecoderModel(nn.Module):
         self.stack.append_stages(layer_id, built.boundaries)
         return built
 
+    def rope_of(self, layer_id: int) -> RotaryEmbedding | None:
+        """What turns the rows that a layer of this stage is given; None where it gets positions."""
+        rope = self._rope_of[layer_id - self.stage.layers.start]
+        return None if rope is None else self._ropes[rope]
+
     @property
     def needs_known_lens(self) -> bool:
         """Whether ``batch.tokens.known_lens`` is read: some rotation depends on length."""

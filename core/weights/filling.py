@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping
 
 from torch import nn
@@ -105,6 +106,8 @@ class Filling:
         report = self._report(time.perf_counter() - started)
         report.raise_for_faults()
         run.process_weights()
+        if report.warning:
+            warnings.warn(report.warning, stacklevel=2)
         return report
 
     def _report(self, seconds: float) -> WeightReport:
