@@ -258,7 +258,7 @@ def show(found: dict[str, list[dict[str, float]]], weights: float) -> None:
     for top, bottom, most in (
         ("archzoo", "copy", 1.25),
         ("archzoo", "transformers", 0.45),
-        ("checked", "archzoo", 1.5),
+        ("archzoo", "unchecked", 1.25),
     ):
         for column in columns[:3]:
             pairs = zip(found[top], found[bottom], strict=True)

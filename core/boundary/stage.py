@@ -97,14 +97,14 @@ class StageBoundary:
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
         """Modules that it reads through or was proven on, each with its role."""
-        held = {"norm": self._norms, "compute": self._compute}
-        for role, by_name in held.items():
-            for each in by_name.values():
-                if isinstance(each, nn.Module):
-                    yield role, each
-        for post in self._posts:
-            if isinstance(post, nn.Module):
-                yield "post-norm", post
+        held: list[tuple[str, object]] = [
+            *(("norm", each) for each in self._norms.values()),
+            *(("post-norm", each) for each in self._posts),
+            *(("compute", each) for each in self._compute.values()),
+        ]
+        for role, each in held:
+            if isinstance(each, nn.Module):
+                yield role, each
 
     def bind(self, place: Place) -> None:
         """Take its place; done by the stack when it closes, and when captures change."""

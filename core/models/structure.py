@@ -105,7 +105,7 @@ def _check_numbers(module: DecoderBase, paths: Mapping[nn.Module, list[str]]) ->
 
 def _check_boundaries(model: DecoderModel, paths: Mapping[nn.Module, list[str]]) -> None:
     """What the plan's boundaries read through and were proven on is in the tree, and they are used."""
-    known = set(model.stack.boundaries)
+    known = model.stack.boundaries
     for boundary in known:
         for role, each in boundary.modules():
             if each not in paths:
@@ -117,10 +117,10 @@ def _check_boundaries(model: DecoderModel, paths: Mapping[nn.Module, list[str]])
                 )
     for layer in model.layers:
         for name, value in vars(layer).items():
-            for each in _within(value):
-                if isinstance(each, StageBoundary) and each not in known:
+            for used in _within(value):
+                if isinstance(used, StageBoundary) and used not in known:
                     raise BoundaryError(
-                        f"{each.where}: the boundary in {name} is not the one that the stack was "
+                        f"{used.where}: the boundary in {name} is not the one that the stack was "
                         "given; make_boundaries must return the boundaries that forward crosses"
                     )
 
