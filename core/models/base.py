@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Self, TypeVar
@@ -304,6 +305,8 @@ class DecoderBase(nn.Module):
             self.weight_state = self.weight_state.spoilt(error)
             raise
         self.weight_state = self.weight_state.after(filling, fmt)
+        if report.warning:
+            warnings.warn(report.warning, stacklevel=3)
         return report
 
     def check_structure(self) -> None:

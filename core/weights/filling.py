@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Mapping
 
 from torch import nn
@@ -106,8 +105,6 @@ class Filling:
         report = self._report(time.perf_counter() - started)
         report.raise_for_faults()
         run.process_weights()
-        if report.warning:
-            warnings.warn(report.warning, stacklevel=2)
         return report
 
     def _report(self, seconds: float) -> WeightReport:
