@@ -123,6 +123,7 @@ class DecoderBase(nn.Module):
             SpoiltWeightsError: writing the weights ended half-way.
             UnloadedWeightsError: nobody filled them; see ``weights_ready``.
         """
+        self.weight_state.require()
         if get_embedding:
             self._check_pooling(batch)
         picked = self._picked(batch, positions, get_embedding)
