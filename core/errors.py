@@ -21,7 +21,8 @@
     │ ├ CheckpointFileError                      file, what is wrong with it
     │ ├ WeightShapeError                         tensor, parameter, both shapes
     │ ├ CoverageError                            carries the report
-    │ └ SpoiltWeightsError                       an update ended half-way
+    │ ├ SpoiltWeightsError                       an update ended half-way
+    │ └ UnloadedWeightsError                     nobody filled the module
     ├ QuantizationError(ValueError)
     └ BackendUnavailableError(RuntimeError)      feature, what would serve
 
@@ -55,6 +56,7 @@ __all__ = [
     "SpoiltWeightsError",
     "TopologyError",
     "UnknownArchitectureError",
+    "UnloadedWeightsError",
     "WeightError",
     "WeightShapeError",
 ]
@@ -343,6 +345,18 @@ class SpoiltWeightsError(WeightError):
             f"the model holds old and new weights side by side, since writing them ended with "
             f"{self.cause}; it serves again after update_weights(pairs, mode='full') or a new load "
             "(atomic=True keeps the old weights next time)"
+        )
+
+
+class UnloadedWeightsError(WeightError):
+    """A module whose weights nobody filled computes nothing."""
+
+    def __str__(self) -> str:
+        """Who fills them, and how an engine with a loop of its own says that it did."""
+        return (
+            "the module was built and its weights were never loaded, so they are whatever its "
+            "memory held; fill it with archzoo.load_weights(module, path), or after filling every "
+            "parameter in a loop of your own call module.weights_ready()"
         )
 
 

@@ -8,7 +8,8 @@ A layer's forward shows neither a ``+`` nor a collective::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 from torch import Tensor, nn
@@ -62,6 +63,8 @@ class StageBoundary:
         names = [branch.name for branch in facts.branches]
         reads = names if facts.read in ("norm", "replace") else []
         self._norms = _by_name(norm, reads, "norm", where)
+        for each in self._norms.values():
+            _refuse_one_argument(each, where)
         posts = _by_name(post, [b.name for b in facts.branches if b.post], "post", where)
         self._posts = [posts.get(name) for name in names]
         computed = names if facts.kind == "layer" else []  # a head is multiplied elsewhere
@@ -91,6 +94,17 @@ class StageBoundary:
                         f"(ranks {found.ranks}), the stage declares {branch.group} (ranks "
                         f"{declared.ranks}); build it on that group, or declare its own"
                     )
+
+    def modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """Modules that it reads through or was proven on, each with its role."""
+        held: list[tuple[str, object]] = [
+            *(("norm", each) for each in self._norms.values()),
+            *(("post-norm", each) for each in self._posts),
+            *(("compute", each) for each in self._compute.values()),
+        ]
+        for role, each in held:
+            if isinstance(each, nn.Module):
+                yield role, each
 
     def bind(self, place: Place) -> None:
         """Take its place; done by the stack when it closes, and when captures change."""
@@ -152,6 +166,21 @@ class StageBoundary:
                 "inside `with LayerStack(...) as stack` and append their boundaries there"
             )
         return self._place
+
+
+def _refuse_one_argument(norm: AddNorm, where: str) -> None:
+    """Refuse a norm that cannot take the residual as well."""
+    call = norm.forward if isinstance(norm, nn.Module) else norm
+    try:
+        inspect.signature(call).bind(None, None)
+    except TypeError:
+        raise BoundaryError(
+            f"{where}: its norm is a {type(norm).__name__}, which takes rows alone; a boundary adds "
+            "the residual in the norm: use archzoo.layers.RMSNorm (make_norm), or one with "
+            "forward(x, residual=None) that gives (normed, x + residual) when there is one"
+        ) from None
+    except ValueError:  # a builtin that tells nothing of its arguments
+        return
 
 
 def _by_name(

@@ -19,6 +19,7 @@ from .options import (
     DType,
     Experts,
     Groups,
+    NoCheckValues,
     Offline,
     OwnDType,
     Plan,
@@ -111,6 +112,7 @@ def generate(
     plan: Plan = PlanMode.CHEAPEST,
     dp_lm_head: DPHead = False,
     dtype: OwnDType = None,
+    no_check_values: NoCheckValues = False,
     no_prefix_cache: Annotated[
         bool,
         typer.Option("--no-prefix-cache", help="Keep no keys and values for prompts to come."),
@@ -170,6 +172,7 @@ def generate(
             dp_lm_head=dp_lm_head,
             dtype=dtype,
             prefix_cache=not no_prefix_cache,
+            check_values=not no_check_values,
             draft=draft,
             draft_tokens=draft_tokens,
             stream=not no_stream,
@@ -231,6 +234,7 @@ def verify(
         ),
     ] = None,
     quantization: Quantization = None,
+    no_check_values: NoCheckValues = False,
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
@@ -268,6 +272,7 @@ def verify(
             record=record,
             against=against,
             quantization=quantization,
+            check_values=not no_check_values,
             offline=offline,
         )
         agrees = command.run(options, screen)

@@ -116,7 +116,7 @@ def _table(path: Path, plan: Plan, figures: list[Figure]) -> Table:
             f"decode: {plan.decode_tokens} tokens after prompts of {plan.decode_prompt_tokens}\n"
             "ratio: median of each round's, above 1 in archzoo's favour\n"
             "load call: transformers only maps the file; archzoo reads it, packing comes later\n"
-            "values checked: the load call that looks for NaN and infinity, over the plain one\n"
+            "values checked: the load call, over one that looks for no NaN and infinity\n"
             "start to first token: a fresh process, imports and reading included\n"
             f"archzoo {__version__}, transformers {facts['transformers']} "
             f"(sdpa), torch {facts['torch']}"

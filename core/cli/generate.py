@@ -41,6 +41,7 @@ class Options:
         dp_lm_head: split the head's vocabulary over each attention group.
         dtype: of the weights; None for the checkpoint's.
         prefix_cache: keep keys and values for prompts that begin alike.
+        check_values: refuse weights with NaN or infinities, the draft's as well.
         draft: checkpoint of a draft model; None for none.
         draft_tokens: tokens it proposes at once; None for the default.
         stream: show pieces as they come.
@@ -63,6 +64,7 @@ class Options:
     dp_lm_head: bool = False
     dtype: str | None = None
     prefix_cache: bool = True
+    check_values: bool = True
     draft: str | None = None
     draft_tokens: int | None = None
     stream: bool = True
@@ -182,6 +184,7 @@ def _generate(options: Options, screen: Screen) -> Result:
             dp_lm_head=options.dp_lm_head,
             dtype=options.dtype,
             prefix_cache=options.prefix_cache,
+            check_values=options.check_values,
             offline=options.offline,
             quantization=options.quantization,
             progress=progress,
@@ -199,7 +202,14 @@ def _draft(options: Options, model: Model) -> Model | None:
         return None
     path = local_path(options.draft, options.offline)
     ranks = max(1, process_count())
-    return load(path, tp=ranks, dtype=options.dtype, offline=options.offline, target=model)
+    return load(
+        path,
+        tp=ranks,
+        dtype=options.dtype,
+        check_values=options.check_values,
+        offline=options.offline,
+        target=model,
+    )
 
 
 def _stream(

@@ -70,6 +70,10 @@ Quantization = Annotated[
         show_default="the config's",
     ),
 ]
+NoCheckValues = Annotated[
+    bool,
+    typer.Option("--no-check-values", help="Take weights with NaN or infinities as they are."),
+]
 DraftPath = Annotated[
     str | None,
     typer.Option(

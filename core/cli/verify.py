@@ -55,6 +55,7 @@ class Options:
         tolerance: largest error that agrees; None for the dtype's own.
         record: where the reference is kept when every topology agrees with it.
         against: a recording to compare with; its prompt is taken, transformers is not started.
+        check_values: refuse weights with NaN or infinities.
         offline: never ask the hub.
         quantization: ``none`` takes the weights as plain ones, whatever the config says.
     """
@@ -70,6 +71,7 @@ class Options:
     tolerance: float | None = None
     record: Path | None = None
     against: Path | None = None
+    check_values: bool = True
     offline: bool = False
     quantization: str | None = None
 
@@ -238,7 +240,7 @@ def _load(
         kv_slots=tokens,
         max_requests=1,
         pp_micro_batches=1,
-        check_values=True,
+        check_values=options.check_values,
         quantization=options.quantization,
         progress=progress,
     )

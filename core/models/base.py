@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ClassVar, TypeVar
+from contextlib import contextmanager
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ..boundary import StageFacts, declare_head
 from ..config import LLAMA_LIKE, ConfigAdapter, ModelConfig
-from ..errors import InputError
+from ..errors import InputError, WeightError
 from ..forward import AttentionBackend, AttentionSpec, ForwardBatch, PoolingRequest
 from ..layers import BuildContext, LogitsProcessorOutput, Pooler, PoolingType, RadixAttention
-from ..parallel import Elsewhere
+from ..parallel import Elsewhere, ShardedParameter
 from ..weights import (
     STANDARD_EXPERT_MAPPING,
     STANDARD_GATE_UP_MAPPING,
@@ -31,12 +33,14 @@ from ..weights import (
     Weights,
     WeightState,
 )
+from ..weights.completion import has_method
 from .capturing import states_for_draft
 from .decoder import DecoderLayer, DecoderModel
 from .hand_off import PPProxyTensors
 from .names import name_map
 from .reranking import Reranking
 from .rows import picked_rows
+from .structure import check_structure
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -62,7 +66,6 @@ class DecoderBase(nn.Module):
         serves: names of the calls of ``Model`` that it answers.
         reranking: the prompt for ``Model.rerank``, of a family that has one.
         step_token: token that ends a step of a solution, of a process reward model.
-        weight_state: which weights it holds, and whether they are whole.
     """
 
     layer: ClassVar[type[DecoderLayer]]
@@ -88,7 +91,6 @@ class DecoderBase(nn.Module):
         where, head = child_prefix(prefix, "model"), self.head_facts(ctx)
         self.model = DecoderModel(config, self.layer, head, ctx=ctx, prefix=where)
         self.pooler = Pooler(self.pooling)
-        self.weight_state = WeightState()
         self._aux_layers: tuple[int, ...] = ()
 
     def forward(
@@ -119,6 +121,7 @@ class DecoderBase(nn.Module):
             InputError: logits asked of a model without a language-model head, pooling without
                 requests, proxies given to a first stage or missing on a later one.
             SpoiltWeightsError: writing the weights ended half-way.
+            UnloadedWeightsError: nobody filled them; see ``weights_ready``.
         """
         self.weight_state.require()
         if get_embedding:
@@ -147,6 +150,15 @@ class DecoderBase(nn.Module):
         """
         self.model.stack.capture(indices)
         self._aux_layers = tuple(indices)
+
+    @property
+    def weight_state(self) -> WeightState:
+        """Which weights it holds, and whether they are whole; ``model`` refuses by it."""
+        return self.model.weight_state
+
+    @weight_state.setter
+    def weight_state(self, state: WeightState) -> None:
+        self.model.weight_state = state
 
     @property
     def aux_layers(self) -> tuple[int, ...]:
@@ -185,7 +197,11 @@ class DecoderBase(nn.Module):
         return self.config.hidden_size
 
     def embed(self, input_ids: Tensor) -> Tensor:
-        """(T,) ids to (T, D) embeddings, complete on every rank."""
+        """(T,) ids to (T, D) embeddings, complete on every rank.
+
+        Raises:
+            SpoiltWeightsError, UnloadedWeightsError: as ``forward``.
+        """
         return self.model.embed(input_ids)
 
     def attention_layers(self) -> Iterator[RadixAttention]:
@@ -224,7 +240,7 @@ class DecoderBase(nn.Module):
         fmt: str = "hf",
         progress: Progress | None = None,
         *,
-        check_values: bool = False,
+        check_values: bool = True,
     ) -> WeightReport:
         """Fill this rank's parameters, strictly.
 
@@ -232,12 +248,13 @@ class DecoderBase(nn.Module):
             weights: an open source, or (name, tensor) pairs with checkpoint names.
             fmt: how the names are spelled, ``hf`` or ``gguf``.
             progress: called with (bytes done, bytes to do).
-            check_values: look at every value for NaN and infinity.
+            check_values: look at every value for NaN and infinity, not only at a few rows.
 
         Raises:
             CoverageError: anything missing, left over, doubled, of another shape, or of values
                 that no model has.
         """
+        self.check_structure()
         filling = self.loader(fmt).prepare(weights, check_values=check_values)
         return self.fill(filling, fmt, progress)
 
@@ -248,7 +265,7 @@ class DecoderBase(nn.Module):
         mode: UpdateMode = "partial",
         *,
         allow_partial_stacks: bool = False,
-        check_values: bool = False,
+        check_values: bool = True,
     ) -> Filling:
         """Check an update of this rank against names, shapes, dtypes and values; write nothing.
 
@@ -259,7 +276,7 @@ class DecoderBase(nn.Module):
 
         Raises:
             CoverageError: as ``load_weights``; and half a stacked parameter, or a tied head alone.
-            SpoiltWeightsError: a partial update of weights that are not whole.
+            SpoiltWeightsError, UnloadedWeightsError: a partial update of weights that are not whole.
         """
         partial: Partial | None = None
         if mode == "partial":
@@ -289,7 +306,70 @@ class DecoderBase(nn.Module):
             self.weight_state = self.weight_state.spoilt(error)
             raise
         self.weight_state = self.weight_state.after(filling, fmt)
+        if report.warning:
+            warnings.warn(report.warning, stacklevel=3)
         return report
+
+    def check_structure(self) -> None:
+        """Refuse what was built, where it is not what the module tree shows; see ``structure``.
+
+        Raises:
+            ShapeError, BoundaryError: which module, with its path.
+        """
+        check_structure(self)
+
+    def weights_ready(self) -> None:
+        """Say that every parameter was filled by other means than ``load_weights``.
+
+        Whoever copies values in by a loop of its own calls it afterwards; until then ``forward``
+        refuses. ``load_state_dict`` and a loader of this module do it themselves. What was derived
+        from older values is made again.
+
+        Raises:
+            WeightError: a parameter is on ``meta``, where values that are copied into it vanish: the
+                module was built there, or has run and packed its weights, which are plain again
+                when this is raised; or as ``check_weights``.
+        """
+        on_meta = [name for name, each in self.named_parameters() if each.is_meta]
+        self._restore_plain()
+        if on_meta:
+            error = WeightError(
+                f"{on_meta[0]} and {len(on_meta) - 1} more were on the meta device, where values "
+                "copied into them vanish; move a module that was built there with "
+                "to_empty(device=…); the weights of one that has run were packed, and are plain "
+                "again now: fill it once more, then call weights_ready() again"
+            )
+            if self.weight_state.loaded:
+                self.weight_state = self.weight_state.spoilt(error)
+            raise error
+        self.check_structure()
+        self.check_weights()
+        for module in filter(has_method, self.modules()):
+            method: Any = module.quant_method
+            method.process_weights_after_loading(module)
+        self.weight_state = self.weight_state.filled()
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """As torch's; a state of every parameter makes the module ready to compute."""
+        ready = self.weight_state.loaded
+        self._restore_plain()
+        try:
+            with self._specs_kept():
+                found = super().load_state_dict(state_dict, strict, assign)
+        except BaseException as error:
+            self.weight_state = self.weight_state.spoilt(error)
+            raise
+        if ready or not found.missing_keys:
+            self.weights_ready()
+        return found
+
+    def to_empty(self, *, device: torch.device | str | int | None, recurse: bool = True) -> Self:
+        """As torch's; the parameters have no values any more."""
+        self.weight_state = self.weight_state.emptied()
+        with self._specs_kept():
+            return super().to_empty(device=device, recurse=recurse)
 
     def check_weights(self) -> None:
         """Refuse weights that are all there and contradict each other; plain ones never do.
@@ -298,6 +378,28 @@ class DecoderBase(nn.Module):
             WeightError: which.
         """
         return
+
+    @contextmanager
+    def _specs_kept(self) -> Iterator[None]:
+        """Parameters that torch replaces keep their shard specs, and those of one name theirs."""
+        held = [
+            (module, name, parameter)
+            for module in self.modules()
+            for name, parameter in module.named_parameters(recurse=False)
+        ]
+        yield
+        fresh: dict[nn.Parameter, nn.Parameter] = {}
+        for module, name, old in held:
+            new = module.get_parameter(name)
+            if new is not old and isinstance(old, ShardedParameter):
+                new = fresh.setdefault(old, ShardedParameter(new.data, old.shard_spec))
+                module.register_parameter(name, new)
+
+    def _restore_plain(self) -> None:
+        """Give every module whose weights were packed its plain ones back."""
+        for module in filter(has_method, self.modules()):
+            method: Any = module.quant_method
+            method.restore_weights_before_loading(module)
 
     def untie(self) -> None:
         """Give a tied head storage of its own, with the same values; nothing where none is tied."""

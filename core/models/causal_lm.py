@@ -76,7 +76,12 @@ class CausalLM(DecoderBase):
         return {HEAD_WEIGHT: EMBEDDING_WEIGHT} if self.config.tie_word_embeddings else {}
 
     def head(self, rows: Tensor) -> Tensor:
-        """(S, D) hidden rows, after the final norm, to (S, V) float32 logits."""
+        """(S, D) hidden rows, after the final norm, to (S, V) float32 logits.
+
+        Raises:
+            SpoiltWeightsError, UnloadedWeightsError: as ``forward``.
+        """
+        self.weight_state.require()
         return self.logits_processor.logits(rows, self.lm_head)
 
     def untie(self) -> None:

@@ -39,6 +39,7 @@ from ..layers import (
 )
 from ..parallel import Elsewhere, PipelineStage
 from ..parallel.rows import GroupRows
+from ..weights import WeightState
 from .attention import GroupedQueryAttention
 from .hand_off import HandOff, PPProxyTensors
 from .layer_stack import LayerStack
@@ -156,6 +157,7 @@ class DecoderModel(nn.Module):
         stage: which layers are here.
         stack: their boundaries, and the plans for them.
         hand_off: takes the residual stream in and gives it on, between stages.
+        weight_state: whether there are weights to compute with.
     """
 
     embed_tokens: VocabParallelEmbedding | Elsewhere
@@ -172,6 +174,7 @@ class DecoderModel(nn.Module):
     ) -> None:
         super().__init__()
         self.hidden_size, self.dtype = config.hidden_size, ctx.dtype
+        self.weight_state = WeightState()
         self.stage = stage = ctx.pipeline_stage(config.num_hidden_layers)
         self.hand_off = HandOff(stage, config.hidden_size, ctx.dtype)
         where = f"{prefix}.embed_tokens"
@@ -225,7 +228,9 @@ class DecoderModel(nn.Module):
             InputError: neither or both of ids and embeddings on the first stage, or proxies there;
                 on the others embeddings, or anything but the proxies that belong to the positions;
                 several attention groups and a batch that does not give their rows.
+            SpoiltWeightsError, UnloadedWeightsError: the weights are not whole.
         """
+        self.weight_state.require()
         rows = self.stack.rows_of(batch, positions.shape[0], picked)
         aux: dict[int, Tensor] = {}
         if self.stage.is_first:
@@ -298,6 +303,11 @@ class DecoderModel(nn.Module):
         self.stack.append_stages(layer_id, built.boundaries)
         return built
 
+    def rope_of(self, layer_id: int) -> RotaryEmbedding | None:
+        """What turns the rows that a layer of this stage is given; None where it gets positions."""
+        rope = self._rope_of[layer_id - self.stage.layers.start]
+        return None if rope is None else self._ropes[rope]
+
     @property
     def needs_known_lens(self) -> bool:
         """Whether ``batch.tokens.known_lens`` is read: some rotation depends on length."""
@@ -315,7 +325,9 @@ class DecoderModel(nn.Module):
 
         Raises:
             InputError: both or neither, or rows of another width.
+            SpoiltWeightsError, UnloadedWeightsError: the weights are not whole.
         """
+        self.weight_state.require()
         if (input_ids is None) == (input_embeds is None):
             given = "neither" if input_ids is None else "both"
             raise InputError(f"give input_ids or input_embeds; got {given}")

@@ -33,7 +33,7 @@ from ..parallel.moving import RowMover
 from ..parallel.placement import Term
 from ..parallel.rows import GroupRows, RowMap
 from ..planning.buckets import PlanBook
-from ..planning.facts import HANDOFF, StageFacts
+from ..planning.facts import HANDOFF, StageFacts, check_stack
 from ..planning.plan import Plan
 from ..planning.planner import Planner
 from .rows import group_rows
@@ -83,6 +83,7 @@ class LayerStack:
                 "stage_facts declare capture=True; leave it out and call capture() for the states "
                 "that are wanted"
             )
+        check_stack(stages)
         self._boundaries: dict[int, StageBoundary] = {}
         self._closed = False
         self._captured: dict[int, int] = {}
@@ -221,6 +222,11 @@ class LayerStack:
     def own_rows(self, rows: GroupRows) -> int:
         """Rows of this attention group, padding included."""
         return rows.held[self.group_index]
+
+    @property
+    def boundaries(self) -> tuple[StageBoundary, ...]:
+        """Those of this pipeline stage, in order of their stages."""
+        return tuple(self._boundaries[index] for index in sorted(self._boundaries))
 
     @property
     def captured_before(self) -> tuple[int, ...]:

@@ -75,7 +75,7 @@ def load(
     plan: Mode = "cheapest",
     costs: CostTable | None = None,
     dp_lm_head: bool = False,
-    check_values: bool = False,
+    check_values: bool = True,
     prefix_cache: bool = True,
     progress: LoadProgress | None = None,
     target: Model | None = None,
@@ -110,8 +110,8 @@ def load(
             the device.
         dp_lm_head: with ``attn_dp``, split the vocabulary of the head over each attention group
             instead of all ranks of a stage.
-        check_values: look at every value for NaN and infinity, while it is copied. Without it a few
-            rows of each matrix show whether all of it is NaN or zero.
+        check_values: refuse weights with a NaN or an infinity; every value is looked at while it
+            is copied. False looks at a few rows of each matrix only.
         prefix_cache: keep keys and values in free slots, for prompts that begin alike.
         progress: told how many bytes are read.
         target: the model that this one will draft for; lends its embedding to a draft that stores
@@ -146,7 +146,7 @@ def load(
             settings = {"plan": plan, "dp_lm_head": dp_lm_head}
             costs = agreed_costs(costs, executor)
             contexts = _contexts(executor, number, place, quant=quant, costs=costs, **settings)
-            modules = [model_class(config, ctx).eval() for ctx in contexts]
+            modules = [_built(model_class, config, ctx).eval() for ctx in contexts]
             if files.pooling is not None:
                 for module in modules:
                     module.pooler = Pooler(files.pooling)
@@ -186,20 +186,27 @@ def build(config: ModelConfig | Mapping[str, Any], ctx: BuildContext) -> Decoder
         ShapeError: the topology does not fit the model.
     """
     if isinstance(config, ModelConfig):
-        return resolve_model(config.architectures)(config, ctx)
+        return _built(resolve_model(config.architectures), config, ctx)
     model_class = resolve_model(architectures_of(config))
-    return model_class(ModelConfig.from_dict(config, model_class.adapter), ctx)
+    return _built(model_class, ModelConfig.from_dict(config, model_class.adapter), ctx)
+
+
+def _built(model_class: type[DecoderBase], config: ModelConfig, ctx: BuildContext) -> DecoderBase:
+    """The module of one rank, checked."""
+    module = model_class(config, ctx)
+    module.check_structure()
+    return module
 
 
 def load_weights(
-    module: nn.Module, source: str | os.PathLike[str] | Weights, *, check_values: bool = False
+    module: nn.Module, source: str | os.PathLike[str] | Weights, *, check_values: bool = True
 ) -> WeightReport:
     """Fill a built module from a directory, a file, an open source, or (name, tensor) pairs.
 
     Args:
         module: of ``build``.
         source: of the weights.
-        check_values: look at every value for NaN and infinity, while it is copied.
+        check_values: as for ``load``.
 
     Raises:
         CoverageError: anything missing, left over, doubled, of another shape, or of values that

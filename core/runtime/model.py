@@ -222,7 +222,7 @@ class Model(JudgingModel, AuxStates):
         atomic: bool = False,
         *,
         allow_partial_stacks: bool = False,
-        check_values: bool = False,
+        check_values: bool = True,
     ) -> UpdateReport:
         """Write new weights into the model while it stays loaded.
 
@@ -239,7 +239,7 @@ class Model(JudgingModel, AuxStates):
                 memory of what is written over until the update ends. Without it, such an error
                 leaves a model that refuses to serve until a full update succeeds.
             allow_partial_stacks: parts of a stacked parameter (q without k and v) may come alone.
-            check_values: look at every value for NaN and infinity first.
+            check_values: look at every value for NaN and infinity first, not only at a few rows.
 
         Returns:
             What was touched.

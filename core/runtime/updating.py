@@ -20,7 +20,7 @@ class UpdateOptions:
     mode: UpdateMode = "partial"
     atomic: bool = False
     allow_partial_stacks: bool = False
-    check_values: bool = False
+    check_values: bool = True
 
 
 def update_weights(engine: Engine, weights: Weights, options: UpdateOptions) -> UpdateReport:

@@ -183,6 +183,7 @@ class _Survey:
     def rank(self, place: Topology) -> RankReport:
         """Build and plan the rank at a place."""
         module = self._class(self._config, BuildContext.of(place, **self._settings))
+        module.check_structure()
         plan = module.loader(self._source.format).planner(layouts=self._layouts).follow(self.routes)
         found = plan.findings.report(self._source.description, self._source.notes)
         self.proof.enter(place.rank, plan, found)

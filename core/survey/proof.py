@@ -64,6 +64,15 @@ class Proof:
         self.derived.update(dict.fromkeys(report.derived))
         self.notes.update(dict.fromkeys(report.notes))
         self._fated.update(check.tensor for check in plan.tie_checks)
+        for bias in plan.bias_checks:
+            name = bias.tensor.name
+            self.skipped.setdefault(bias.rule, {})[name] = None
+            self.reasons[bias.rule] = f"{bias.why}, which load reads; if not, it is refused"
+        if plan.bias_checks:
+            self.notes[
+                "biases that the config has no place for: left out if all their values are zero, "
+                "which shows when they are read; if not, the checkpoint is refused"
+            ] = None
         for prefix, handed in plan.delegated.items():
             self._fated.update(name for _, name in handed)
             self.notes[

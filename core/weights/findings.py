@@ -16,6 +16,7 @@ class Findings:
             kind.
         tied: parameter or tensor -> the parameter it shares elements with.
         derived: optional parameters that were left out.
+        zeros: matrices all of whose values are zero, in the order in which they were seen.
     """
 
     def __init__(self) -> None:
@@ -23,6 +24,7 @@ class Findings:
         self.fates: dict[str, str] = {}
         self.tied: dict[str, str] = {}
         self.derived: list[str] = []
+        self.zeros: list[str] = []
         self._skipped: dict[str, list[str]] = {}
         self._reasons: dict[str, str] = {}
         self._notes: list[str] = []
@@ -47,6 +49,10 @@ class Findings:
     def note(self, text: str) -> None:
         """Something the plan found out that a reader of the report should know."""
         self._notes.append(text)
+
+    def zero(self, tensor: str) -> None:
+        """All values of a matrix are zero, which is legal and may be a mistake."""
+        self.zeros.append(tensor)
 
     def elsewhere(self, tensors: Iterable[str]) -> None:
         """The tensors are for a module that another pipeline stage holds."""
@@ -95,6 +101,7 @@ class Findings:
             parameter_names=tuple(parameter_names),
             bytes_read=bytes_read,
             seconds=seconds,
+            zeros=tuple(self.zeros),
             elsewhere=tuple(name for name, fate in self.fates.items() if fate == "elsewhere"),
             **faults,
         )

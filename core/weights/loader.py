@@ -19,6 +19,7 @@ from .skip_rules import argument_rules
 from .source import IterableSource, TensorInfo, WeightSource, source_tensors_equal
 from .ties import Ties
 from .update import Partial, PartialPlanner
+from .values import all_zero
 
 Weights = WeightSource | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
 """What can be loaded from: an open source, a state dict, or (name, tensor) pairs."""
@@ -86,7 +87,7 @@ class AutoWeightsLoader:
         mapper: NameMap | None = None,
         progress: Progress | None = None,
         *,
-        check_values: bool = False,
+        check_values: bool = True,
     ) -> WeightReport:
         """Fill the model.
 
@@ -95,7 +96,7 @@ class AutoWeightsLoader:
             mapper: name rules for this load instead of the loader's.
             progress: called with (bytes done, bytes to do) of this rank.
             check_values: look at every value for NaN and infinity; without it, a few rows of each
-                matrix show whether all of it is NaN or zero.
+                matrix show whether all of it is NaN.
 
         Returns:
             The report, without faults.
@@ -105,7 +106,11 @@ class AutoWeightsLoader:
                 kind, tied and different, or of values that no model has; carries the report.
             WeightError: the model is on ``meta``, or a source breaks its own word.
         """
-        return self.prepare(weights, mapper, check_values=check_values).write(progress)
+        report = self.prepare(weights, mapper, check_values=check_values).write(progress)
+        ready = getattr(self._model, "weights_ready", None)
+        if callable(ready):  # a model that computes nothing before it is filled
+            ready()
+        return report
 
     def prepare(
         self,
@@ -113,7 +118,7 @@ class AutoWeightsLoader:
         mapper: NameMap | None = None,
         *,
         partial: Partial | None = None,
-        check_values: bool = False,
+        check_values: bool = True,
     ) -> Filling:
         """Plan a load, or a partial update, and check all that headers show; nothing is written.
 
@@ -134,7 +139,7 @@ class AutoWeightsLoader:
             planner = PartialPlanner(*arguments, partial)
             plan = planner.plan(source.infos())
             extent = self._touched(plan, frozenset(planner.halves))
-        _check_ties(source, plan)
+        _check_stored(source, plan)
         return Filling(self._model, self._table, source, plan, extent, check_values)
 
     def _touched(self, plan: LoadPlan, halves: frozenset[str]) -> Extent:
@@ -174,13 +179,19 @@ def _is_source(weights: object) -> TypeGuard[WeightSource]:
     return all(callable(getattr(weights, name, None)) for name in ("infos", "read"))
 
 
-def _check_ties(source: WeightSource, plan: LoadPlan) -> None:
-    """Compare stored copies of tied tensors; the only bytes read before the first write.
+def _check_stored(source: WeightSource, plan: LoadPlan) -> None:
+    """Judge by values what is not written: copies of tied tensors, and biases without a place.
 
-    Nothing of a checkpoint that is refused anyway is read.
+    These are the only bytes read before the first write, and nothing of a checkpoint that is
+    refused anyway is read.
     """
     if plan.findings.any_fault:
         return
+    for bias in plan.bias_checks:
+        if all_zero(source, bias.tensor):
+            plan.findings.skip(bias.tensor.name, bias.rule, bias.why)
+        else:
+            plan.findings.tensor_fault("unexpected", bias.tensor.name, bias.fault)
     for check in plan.tie_checks:
         if source_tensors_equal(source, check.tensor, check.fed_by):
             plan.findings.fates[check.tensor] = "tied"

@@ -95,6 +95,11 @@ class ParameterTable:
         ends = (at for at, char in enumerate(name) if char == ".")
         return any(name[:end] in self._elsewhere for end in ends)
 
+    def multiplies(self, owner: str) -> bool:
+        """Whether a module holds a matrix itself, so that a bias of it would be added."""
+        names = (self.first_name(f"{owner}.{child}") for child in self._children.get(owner, ()))
+        return any(name in self and self.parameters[name].dim() > 1 for name in names)
+
     def explain_absence(self, name: str) -> str:
         """How far a name that is no parameter leads into the model, and where it ends."""
         owner, part = self._departure(name)

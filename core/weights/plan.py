@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
+from typing import ClassVar
 
 from ..errors import ShapeError, WeightError
 from ..parallel import Piece, Segment, ShardId, box_numel
@@ -27,6 +28,30 @@ from .source import TensorInfo
 from .ties import TieCheck, Ties
 
 
+@dataclass(frozen=True, slots=True)
+class BiasCheck:
+    """A stored bias that its module has no place for, which is left out if it adds nothing.
+
+    Args:
+        tensor: the stored bias.
+        owner: the module, which has a matrix.
+    """
+
+    tensor: TensorInfo
+    owner: str
+
+    rule: ClassVar[str] = "zero bias"
+    why: ClassVar[str] = "its module has no bias by the config, and all its values are zero"
+
+    @property
+    def fault(self) -> str:
+        """The line to report when it adds something."""
+        return (
+            f"{self.tensor.name} (shape {list(self.tensor.shape)}): {self.owner} has no bias by the "
+            "config, and not all its values are zero"
+        )
+
+
 @dataclass
 class LoadPlan:
     """What a load will do.
@@ -36,6 +61,7 @@ class LoadPlan:
         delegated: module prefix -> (relative name, checkpoint name) of tensors that the module's
             own ``load_weights`` takes.
         tie_checks: stored tensors that must be equal.
+        bias_checks: stored biases without a place, which are left out if they are zero.
         findings: fates and faults so far.
         names: the name rules as this checkpoint uses them; they give its names back.
     """
@@ -43,6 +69,7 @@ class LoadPlan:
     fills: list[Fill] = field(default_factory=list)
     delegated: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     tie_checks: list[TieCheck] = field(default_factory=list)
+    bias_checks: list[BiasCheck] = field(default_factory=list)
     findings: Findings = field(default_factory=Findings)
     names: NameMap = field(default_factory=NameMap)
 
@@ -185,6 +212,10 @@ class Planner:
             rule = next(ignored, None) or self._names.leftover(canonical)
             if rule is not None:
                 plan.findings.skip(name, rule.rule, rule.why)
+                continue
+            owner, _, last = parameter.rpartition(".")
+            if last == "bias" and len(claim.tensor.shape) == 1 and self._table.multiplies(owner):
+                plan.bias_checks.append(BiasCheck(claim.tensor, owner))
                 continue
             text = f"{name} (shape {list(claim.tensor.shape)}): {why}"
             plan.findings.tensor_fault("unexpected", name, text, status)

@@ -88,6 +88,7 @@ class WeightReport:
         seconds: wall time.
         elsewhere: checkpoint tensors of other pipeline stages; nothing of them is read here.
         skip_reasons: rule -> why it leaves tensors out.
+        zeros: checkpoint matrices all of whose values are zero; meant, or saved too early.
     """
 
     source: str
@@ -111,6 +112,7 @@ class WeightReport:
     seconds: float = 0.0
     elsewhere: tuple[str, ...] = ()
     skip_reasons: Mapping[str, str] = field(default_factory=dict)
+    zeros: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -125,6 +127,17 @@ class WeightReport:
     def explain_skips(self) -> str:
         """Every tensor that was left out, under the rule that did it and why."""
         return explained_skips(self.skipped, self.skip_reasons)
+
+    @property
+    def warning(self) -> str:
+        """What is legal and may be a mistake; empty where nothing is."""
+        if not self.zeros:
+            return ""
+        return (
+            f"{self.source}: all values are zero in {_some(self.zeros)}; right for layers that add "
+            "nothing yet and for routers of upcycled experts, wrong if the file was saved before "
+            "it was filled"
+        )
 
     def raise_for_faults(self) -> None:
         """Nothing when the load is whole.
@@ -161,6 +174,8 @@ class WeightReport:
             lines.append(f"  on other pipeline stages: {len(self.elsewhere)}")
         for change, count in self.converted.items():
             lines.append(f"  converted {change}: {count}")
+        if self.zeros:
+            lines.append(f"  warning: {self.warning}")
         return lines + [f"  note: {note}" for note in self.notes]
 
 

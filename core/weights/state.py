@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from ..errors import SpoiltWeightsError
+from ..errors import SpoiltWeightsError, UnloadedWeightsError
 from .filling import Filling, StoredNames
 
 
@@ -17,27 +17,40 @@ class WeightState:
         version: how often weights were written.
         fault: what ended a write half-way; empty when the weights are whole.
         names: what the checkpoint of the last full load in Hugging Face format called each part.
+        loaded: somebody filled them, in whole; not whether that is known to have ended well.
     """
 
     version: int = 0
     fault: str = ""
     names: StoredNames = field(default_factory=dict)
+    loaded: bool = False
 
     def require(self) -> None:
         """Nothing, when the weights are whole.
 
         Raises:
             SpoiltWeightsError: a write ended half-way.
+            UnloadedWeightsError: nobody ever filled them.
         """
         if self.fault:
             raise SpoiltWeightsError(self.fault)
+        if not self.loaded:
+            raise UnloadedWeightsError
 
     def after(self, filling: Filling, fmt: str) -> WeightState:
         """The state when a filling is written; foreign names are not kept."""
         if not filling.whole:
             return replace(self, version=self.version + 1)
         names: StoredNames = filling.stored_names if fmt == "hf" else {}
-        return WeightState(self.version + 1, "", names)
+        return self.filled(names)
+
+    def filled(self, names: StoredNames | None = None) -> WeightState:
+        """The state when every parameter was filled, maybe from tensors of these names."""
+        return WeightState(self.version + 1, "", names or {}, loaded=True)
+
+    def emptied(self) -> WeightState:
+        """The state when the parameters lost their values."""
+        return WeightState(self.version + 1)
 
     def spoilt(self, error: BaseException) -> WeightState:
         """The state when writing ended with an error."""

@@ -1,10 +1,11 @@
-"""ValueCheck: NaN, infinity and dead matrices among the values of a checkpoint.
+"""ValueCheck: NaN, infinity and zero matrices among the values of a checkpoint.
 
-Two depths. *Every* value can be looked at: a minimum and a maximum of each slice, still in the
-cache from being copied, show NaN and infinity; only a slice that has some is counted. Without
-that, a few rows of each matrix are looked at: where all of them are NaN, or all are zero, the
-tensor was never written by whoever saved it. No matrix of a model here may be zero: one that is
-makes its layer say nothing. Vectors may (biases), and integers may (packed zero points).
+Two depths. *Every* value is looked at unless somebody asks for less: the sum of a slice, still in
+the cache from being copied, is finite only where all its values are; only one that is not is looked
+at again and counted. A few rows of each matrix are looked at anyway: where all of them are NaN, the
+tensor was never written by whoever saved it. A matrix that is zero throughout may be meant (layers
+that begin as the identity, routers of upcycled experts), or saved too early: it is named, not
+refused. Vectors (biases) and integers (packed zero points) may be zero without a word.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class ValueCheck:
         """Nothing looked at yet."""
         self._source, self._findings, self._every = source, findings, every
         self._faulty: set[str] = set()
+        self._dim: set[str] = set()
         self._gathered: dict[tuple[str, str, Box], _Gathered] = {}
 
     def scan(self, slices: Iterable[tuple[TensorInfo, Piece]]) -> None:
@@ -80,7 +82,7 @@ class ValueCheck:
                 self.look(tensor, piece.source, self._source.read(tensor.name, piece.source))
 
     def look(self, tensor: TensorInfo, box: Box, values: Tensor) -> None:
-        """Look at one slice.
+        """Look at one slice, and enter what it shows.
 
         Args:
             tensor: whose.
@@ -117,30 +119,33 @@ class ValueCheck:
 
     def _judge(self, tensor: TensorInfo, sight: Sight) -> None:
         problem = sight.problem
-        if problem is None and not sight.alive:
-            problem = self._dead(tensor, sight)
-        if problem is not None and tensor.name not in self._faulty:
-            self._faulty.add(tensor.name)
-            status, text = problem
-            self._findings.tensor_fault("value", tensor.name, f"{tensor.name}: {text}", status)
-
-    def _dead(self, tensor: TensorInfo, sight: Sight) -> Problem | None:
-        """Why a matrix cannot be meant, going by a few rows; zero rows are the whole tensor's case.
-
-        A rank's slice of a matrix may be zero where the matrix is not (rows of unused tokens).
-        """
-        if sight.nan:
+        if problem is None and sight.nan:
             text = f"all of {sight.rows} rows looked at are NaN; the file was saved damaged"
-            return "all NaN", text
-        if bool(self._source.read(tensor.name, whole(tensor.shape)).any()):
-            return None
-        text = f"all {list(tensor.shape)} values are zero; the file was saved before it was filled"
-        return "all zero", text
+            problem = "all NaN", text
+        if problem is not None:
+            if tensor.name not in self._faulty:
+                self._faulty.add(tensor.name)
+                status, text = problem
+                self._findings.tensor_fault("value", tensor.name, f"{tensor.name}: {text}", status)
+        elif not sight.alive and tensor.name not in self._dim:
+            self._dim.add(tensor.name)
+            if all_zero(self._source, tensor):  # one slice may be zero where others are not
+                self._findings.zero(tensor.name)
+
+
+def all_zero(source: WeightSource, tensor: TensorInfo) -> bool:
+    """Whether all values of a tensor are zero; reads it whole."""
+    values = source.read(tensor.name, whole(tensor.shape))
+    return not bool((_orderable(values) if values.is_floating_point() else values).any())
 
 
 def _non_finite(values: Tensor, box: Box) -> Problem | None:
     """How many values are NaN or infinite, and where the first is in the full tensor."""
     values = _orderable(values)
+    # NaN and infinities of either sign never leave a sum again. Finite values may overflow in it,
+    # which the second look tells. One pass over cached values, of the speed of copying them.
+    if bool(values.sum().isfinite()):
+        return None
     low, high = torch.aminmax(values)  # NaN anywhere makes both NaN
     if bool(low.isfinite() & high.isfinite()):
         return None

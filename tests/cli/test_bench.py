@@ -152,7 +152,7 @@ def test_json_holds_the_rounds(run: Run, llama: Path, no_processes: list[tuple[A
         *("load call", "load, values checked", "start to first token", "peak memory"),
     ]
     cost = content["figures"].pop(names.index("load, values checked"))
-    assert cost["unit"] == "x plain load" and len(cost["archzoo_rounds"]) == 2
+    assert cost["unit"] == "x unchecked load" and len(cost["archzoo_rounds"]) == 2
     assert cost["archzoo"] > 0 and cost["transformers"] is None
     for figure in content["figures"]:
         assert len(figure["archzoo_rounds"]) == len(figure["transformers_rounds"]) == 2

@@ -125,15 +125,15 @@ def test_one_bad_value_in_any_tensor_is_named_with_its_status(
         assert [(fault.name, fault.status) for fault in found] == [(name, status)]
 
 
-@pytest.mark.parametrize(("value", "status"), [(0.0, "all zero"), (float("nan"), "all NaN")])
-def test_a_dead_matrix_has_a_status_of_its_own(
-    checkpoint: Path, tensors: Tensors, value: float, status: str
+def test_a_matrix_of_nan_has_a_status_of_its_own_where_few_rows_are_looked_at(
+    checkpoint: Path, tensors: Tensors
 ) -> None:
     model = archzoo.load(checkpoint, dtype="float32", kv_slots=16)
-    dead = torch.full_like(tensors[OUT.format(1)], value)
+    name = OUT.format(1)
+    dead = torch.full_like(tensors[name], torch.nan)
     with pytest.raises(CoverageError) as caught:
-        archzoo.load_weights(model.module, {**tensors, OUT.format(1): dead})
-    assert [(f.name, f.status) for f in caught.value.report.value] == [(OUT.format(1), status)]
+        archzoo.load_weights(model.module, {**tensors, name: dead}, check_values=False)
+    assert [(f.name, f.status) for f in caught.value.report.value] == [(name, "all NaN")]
 
 
 def test_other_changes_are_told_apart(

@@ -155,6 +155,7 @@ def test_embed_forward_and_head_apart_equal_the_whole(checkpoint: tuple[Path, An
 
 def test_ids_and_embeddings_exclude_each_other() -> None:
     model = archzoo.build(config_of(), BuildContext.of())
+    model.weights_ready()
     positions = torch.arange(2)
     batch = one_prompt(model, [1, 2])
     with pytest.raises(InputError, match="neither"):
@@ -259,6 +260,7 @@ def test_injected_groups_are_the_only_ones_used() -> None:
     model = archzoo.build(config_of(num_attention_heads=4, num_key_value_heads=2), ctx)
     for parameter in model.parameters():
         parameter.data.fill_(0.01)
+    model.weights_ready()
     assert model.attention_specs()[0].num_heads == 2
     engine = ForeignEngine()
     engine.rows = 3
@@ -324,6 +326,7 @@ def test_one_compilation_serves_all_layers() -> None:
     model = LlamaForCausalLM(config_of(num_hidden_layers=5), BuildContext.of(dtype=torch.float64))
     for parameter in model.parameters():
         parameter.data.normal_()
+    model.weights_ready()
     backend = Traceable()
     model.bind(backend)
     batch = ForwardBatch.external(backend)

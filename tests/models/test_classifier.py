@@ -50,6 +50,7 @@ def built(kind: type[DecoderBase], dtype: torch.dtype = torch.float32) -> Decode
     model = kind(config_of(), BuildContext.of(dtype=dtype, poison=True))
     for parameter in model.parameters():
         parameter.data.normal_(std=0.2)
+    model.weights_ready()
     return model
 
 

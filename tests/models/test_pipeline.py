@@ -53,6 +53,7 @@ def whole_and_stages(
     f64 = torch.float64
     whole = kind(config, BuildContext.of(dtype=f64))
     randomise(whole)
+    whole.weights_ready()
     stages = [
         kind(config, BuildContext.of(Topology(pp=pp, rank=rank, **options), dtype=f64, poison=True))
         for rank in range(pp)

@@ -216,8 +216,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "unknown": ({"model.layers.1.mlp.gate.weight": torch.ones(2, 2)}, "no 'gate'"),
     "layer": ({"model.layers.3.mlp.down_proj.weight": torch.ones(48, 72)}, "0 to 2, no 3"),
     "q alone": ({Q: torch.ones(48, 48)}, r"shard 'k' of .*expected .*k_proj"),
-    "zero": ({"model.layers.1.mlp.down_proj.weight": torch.zeros(48, 72)}, "values are zero"),
-    "all nan": ({EMBEDDING: torch.full((131, 48), torch.nan)}, "rows looked at are NaN"),
+    "all nan": ({EMBEDDING: torch.full((131, 48), torch.nan)}, "NaN and 0 infinite"),
 }
 
 
@@ -247,10 +246,10 @@ def test_one_bad_value_is_found_before_anything_is_written(
     new[name][47, 71] = bad
     model = load(folder / "a0", **topology)
     with pytest.raises(CoverageError, match=rf"{name}: .*at \[47, 71\]"):
-        model.update_weights(new, mode, check_values=True)
+        model.update_weights(new, mode)
     assert not model.module.weight_state.fault, "it was found while writing"
     same(exported(model), tensors(folder / "a0"))
-    model.update_weights(new, mode)
+    model.update_weights(new, mode, check_values=False)
     assert exported(model)[name][47, 71].equal(torch.tensor(bad)) or bad != bad
 
 

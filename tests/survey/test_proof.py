@@ -115,11 +115,11 @@ def fuse(found: Shapes, name: str) -> Mutated:
     return {**found, name.replace(part, stacked or part): (7, 7)}, {}
 
 
-def bias(found: Shapes, name: str) -> Mutated:
-    return {**found, name.replace(".weight", ".bias"): found[name][:1]}, {}
+def scale(found: Shapes, name: str) -> Mutated:
+    return {**found, f"{name}_scale": found[name][:1]}, {}
 
 
-@pytest.mark.parametrize("mutation", [delete, rename, move, truncate, integer, fuse, bias])
+@pytest.mark.parametrize("mutation", [delete, rename, move, truncate, integer, fuse, scale])
 @pytest.mark.parametrize(
     ("name", "options"),
     [("model.layers.3.self_attn.q_proj.weight", {"tp": 2, "pp": 2}),

@@ -64,8 +64,8 @@ def to_eight_bits(found: Tensors, name: str) -> None:
     found[name] = found[name].to(torch.float8_e4m3fn)
 
 
-def add_bias(found: Tensors, name: str) -> None:
-    found[name.replace(".weight", ".bias")] = found[name][:, 0].clone()
+def add_scale(found: Tensors, name: str) -> None:
+    found[f"{name}_scale"] = found[name][:, 0].clone()
 
 
 def add_layer(found: Tensors, name: str) -> None:
@@ -76,7 +76,7 @@ def misspell(found: Tensors, name: str) -> None:
     found[name.replace("_proj", "_porj")] = found.pop(name)
 
 
-FAULTS = [delete, truncate, transpose, to_integer, to_eight_bits, add_bias, add_layer, misspell]
+FAULTS = [delete, truncate, transpose, to_integer, to_eight_bits, add_scale, add_layer, misspell]
 NAMES = {
     "dense": "model.layers.1.self_attn.k_proj.weight",
     "experts": "model.layers.1.mlp.experts.3.up_proj.weight",

@@ -185,9 +185,9 @@ def eight_bits(infos: Infos, name: str) -> Changed:
     return put(infos, replace(infos[name], dtype=torch.float8_e4m3fn)), name
 
 
-def add_bias(infos: Infos, name: str) -> Changed:
-    bias = name.replace(".weight", ".bias")
-    return put(infos, replace(infos[name], name=bias, shape=infos[name].shape[:1])), bias
+def add_scale(infos: Infos, name: str) -> Changed:
+    scale = f"{name}_scale"
+    return put(infos, replace(infos[name], name=scale, shape=infos[name].shape[:1])), scale
 
 
 def duplicate(infos: Infos, name: str) -> Changed | None:
@@ -221,7 +221,7 @@ MUTATIONS: dict[Mutation, set[tuple[str, str]]] = {
     fold: {("shape", "reshaped")},
     integer: {("dtype", "integer for a float")},
     eight_bits: {("dtype", "dtype")},
-    add_bias: {("unexpected", "unexpected")},
+    add_scale: {("unexpected", "unexpected")},
     duplicate: {("duplicate", "duplicate")},
     extra_layer: {("unexpected", "extra layer")},
 }
