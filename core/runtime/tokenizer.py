@@ -60,12 +60,17 @@ class Tokenizer(Protocol):
         """Token ids of a conversation."""
         ...
 
-    def is_hidden(self, token_id: int) -> bool:
-        """Whether ``decode`` leaves the id out: a special token, or none at all."""
+    def hidden_text(self, token_id: int) -> str | None:
+        """How an id is spelled that ``decode`` leaves out, a special token; None for others."""
         ...
 
-    def is_byte_piece(self, token_id: int) -> bool:
-        """Whether the id is one raw byte that is decoded with its byte neighbours."""
+    def byte_of(self, token_id: int) -> int | None:
+        """The byte, of an id that is one raw byte and is decoded with its byte neighbours."""
+        ...
+
+    @property
+    def replacement(self) -> Sequence[int]:
+        """Byte pieces of U+FFFD; empty for a tokenizer without them."""
         ...
 
 
@@ -80,7 +85,10 @@ class TransformersTokenizer:
         """Look up which ids are special and which are bytes."""
         self.inner = inner
         self._special = _special_ids(inner)
-        self._byte_pieces = _byte_piece_ids(inner)
+        self._bytes = _bytes_of_ids(inner)
+        ids = {byte: token_id for token_id, byte in self._bytes.items()}
+        malformed = "\ufffd".encode()
+        self.replacement = [ids[byte] for byte in malformed] if ids.keys() >= {*malformed} else []
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
@@ -154,13 +162,19 @@ class TransformersTokenizer:
             ) from error
         return list(ids)
 
-    def is_hidden(self, token_id: int) -> bool:
-        """Whether ``decode`` leaves the id out: a special token, or none at all."""
-        return token_id in self._special or self.inner.convert_ids_to_tokens(token_id) is None
+    def hidden_text(self, token_id: int) -> str | None:
+        """How an id is spelled that ``decode`` leaves out; None for others.
 
-    def is_byte_piece(self, token_id: int) -> bool:
-        """Whether the id is one raw byte that is decoded with its byte neighbours."""
-        return token_id in self._byte_pieces
+        Special tokens are, and ids of a padded vocabulary that are no token; those say nothing.
+        """
+        token: str | None = self.inner.convert_ids_to_tokens(token_id)
+        if token is None:
+            return ""
+        return token if token_id in self._special else None
+
+    def byte_of(self, token_id: int) -> int | None:
+        """The byte, of an id that is one raw byte and is decoded with its byte neighbours."""
+        return self._bytes.get(token_id)
 
 
 def load_tokenizer(path: Path) -> TransformersTokenizer:
@@ -214,13 +228,13 @@ def _special_ids(inner: Any) -> frozenset[int]:
     return frozenset(special)
 
 
-def _byte_piece_ids(inner: Any) -> frozenset[int]:
-    """Ids of ``<0x00>`` … ``<0xFF>`` if this tokenizer decodes them to bytes, else none."""
+def _bytes_of_ids(inner: Any) -> dict[int, int]:
+    """Bytes of ``<0x00>`` … ``<0xFF>`` if this tokenizer decodes them to bytes, else none."""
     if inner.convert_tokens_to_string(["<0x41>"]) != "A":
-        return frozenset()
+        return {}
     vocabulary: Mapping[str, int] = inner.get_vocab()
-    spelled: Iterable[str] = (f"<0x{byte:02X}>" for byte in range(256))
-    return frozenset(vocabulary[piece] for piece in spelled if piece in vocabulary)
+    spelled = {f"<0x{byte:02X}>": byte for byte in range(256)}
+    return {vocabulary[piece]: byte for piece, byte in spelled.items() if piece in vocabulary}
 
 
 def _check_text(text: object) -> None:

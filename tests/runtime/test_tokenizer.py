@@ -76,14 +76,11 @@ def test_same_as_transformers(tokenizer: Tokenizer, directory: Path) -> None:
 def test_ids(tokenizer: TransformersTokenizer) -> None:
     lookup = tokenizer.inner.convert_tokens_to_ids
     assert tokenizer.eos_token_ids == {lookup("</s>")}
-    assert [tokenizer.is_hidden(lookup(t)) for t in ("<s>", "</s>", "<extra>", "hi")] == [
-        True,
-        True,
-        True,
-        False,
-    ]
-    assert tokenizer.is_hidden(10_000), "an id of a padded vocabulary"
-    assert not any(tokenizer.is_byte_piece(each) for each in range(300))
+    texts = [tokenizer.hidden_text(lookup(each)) for each in ("<s>", "</s>", "<extra>", "hi")]
+    assert texts == ["<s>", "</s>", "<extra>", None]
+    assert tokenizer.hidden_text(10_000) == "", "an id of a padded vocabulary"
+    assert all(tokenizer.byte_of(each) is None for each in range(300))
+    assert not tokenizer.replacement
 
 
 def test_a_tokenizer_without_special_tokens() -> None:

@@ -139,7 +139,7 @@ MUTANTS = (
         "stop-string-in-the-text",
         "the stop string is shown",
         "core/runtime/stopping.py",
-        {"return buffer[: at + 1 - max(ended)], True": "return buffer[: at + 1], True"},
+        {"self._release(max(ended))": "self._release(0)"},
         (f"{STOPPING}::test_a_stop_string_over_tokens_is_held_back_and_cut_off",),
     ),
     Mutant(
@@ -147,8 +147,8 @@ MUTANTS = (
         "the beginning of a stop string is streamed before it is decided",
         "core/runtime/stopping.py",
         {
-            "cut = len(buffer) - max(automaton.matched for automaton in self._automata)": (
-                "cut = len(buffer)"
+            "self._release(max(automaton.matched for automaton in self._automata))": (
+                "self._release(0)"
             )
         },
         (f"{STOPPING}::test_a_stop_string_over_tokens_is_held_back_and_cut_off",),
