@@ -8,11 +8,16 @@ made when the first tokenizer is loaded, so that scoring token ids never waits f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..errors import InputError
+from ..errors import ArchzooError, InputError
+from ..registry.telling import warn_caller
+from .prompts import Message, check_text, checked_messages, with_content_the_template_reads
 from .stopping import stop_ids_of
 
 TOKENIZER_FILES = (
@@ -116,8 +121,9 @@ class TransformersTokenizer:
         Raises:
             InputError: not a text, or one that is no valid Unicode.
         """
-        _check_text(text)
-        ids = self.inner.encode(text, add_special_tokens=add_special_tokens, verbose=False)
+        check_text(text)
+        with _refused("the tokenizer cannot read this text", "replace its files"):
+            ids = self.inner.encode(text, add_special_tokens=add_special_tokens, verbose=False)
         return list(ids)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
@@ -135,32 +141,40 @@ class TransformersTokenizer:
         """Token ids of a conversation, by the checkpoint's chat template.
 
         Args:
-            messages: mappings with at least ``role`` and ``content``.
+            messages: mappings with ``role`` and ``content``, a text or a list of text parts. Parts
+                are joined for a template that does not read lists.
             add_generation_prompt: end with what begins the assistant's turn.
 
         Raises:
-            InputError: no template, or a conversation the template refuses.
+            InputError: no template, a conversation the template refuses, or a template that asks
+                for more work than a prompt can need.
         """
         if not self.has_chat_template:
             raise InputError(
                 "this tokenizer has no chat template; pass a plain prompt, or add "
                 "chat_template.jinja to the checkpoint"
             )
-        _check_messages(messages)
-        try:
-            ids = self.inner.apply_chat_template(
-                [dict(message) for message in messages],
-                add_generation_prompt=add_generation_prompt,
-                tokenize=True,
-                return_dict=False,
-            )
-        except Exception as error:
-            # A template is a program of the checkpoint's: it may raise anything.
-            raise InputError(
-                f"the chat template refuses this conversation: {error}; "
-                "see which roles and order the model's card allows"
-            ) from error
-        return list(ids)
+        checked = checked_messages(messages)
+        # A template is a program of the checkpoint's: it may raise anything.
+        with _refused(
+            "the chat template refuses this conversation",
+            "see which roles and order the model's card allows",
+        ):
+            render = partial(self._render, add_generation_prompt=add_generation_prompt)
+            text = render(with_content_the_template_reads(checked, render))
+            return list(self.inner(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
+        from .chat_template import plain_messages, render
+
+        variables = {
+            **self.inner.special_tokens_map,
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        template = self.inner.get_chat_template()
+        return render(template, plain_messages(self.inner, messages), variables)
 
     def hidden_text(self, token_id: int) -> str | None:
         """How an id is spelled that ``decode`` leaves out; None for others.
@@ -190,18 +204,69 @@ def load_tokenizer(path: Path) -> TransformersTokenizer:
     require_tokenizer_files(path)
     from transformers import AutoTokenizer
 
-    try:
+    # Broken files show as whatever the reader tripped over, up to a panic of the tokenizer library.
+    with _refused(f"{path}: the tokenizer cannot be loaded", "replace its files, or pass token ids"):
         inner = AutoTokenizer.from_pretrained(
             str(path), local_files_only=True, trust_remote_code=False
         )
-    except Exception as error:
-        # Broken files show as whatever the reader tripped over, up to the tokenizer
-        # library's bare Exception.
+        put_stated_ends(inner, path / "tokenizer_config.json")
+        return TransformersTokenizer(inner)
+
+
+def put_stated_ends(inner: Any, file: Path) -> None:
+    """Put bos and eos around texts as tokenizer_config.json states, where its class does not.
+
+    ``transformers`` 5 takes the post-processor of tokenizer.json and leaves the statements; the
+    model was trained with them. A post-processor that says otherwise is told in a warning.
+
+    Args:
+        inner: a tokenizer of ``transformers``; its post-processor changes.
+        file: tokenizer_config.json, which may be missing.
+
+    Raises:
+        InputError: a statement that is neither true nor false, or one that contradicts a
+            post-processor which puts other tokens too.
+    """
+    if not file.is_file():
+        return
+    config = json.loads(file.read_text(encoding="utf-8"))
+    front, back = _around(inner)
+    kept: dict[str, bool] = {}
+    told: list[str] = []
+    for name, around, token_id in (
+        ("add_bos_token", front, inner.bos_token_id),
+        ("add_eos_token", back, inner.eos_token_id),
+    ):
+        stated = config.get(name)
+        if not isinstance(stated, bool | None):
+            raise InputError(f"{file}: {name} is {stated!r:.200}; it must be true or false")
+        kept[name] = token_id in around
+        if token_id is not None and stated is not None and stated != kept[name]:
+            kept[name] = stated
+            told.append(f"{name} is {str(stated).lower()} and tokenizer.json says otherwise")
+    if not told:
+        return
+    inner.add_bos_token, inner.add_eos_token = kept["add_bos_token"], kept["add_eos_token"]
+    others = {*front, *back} - {inner.bos_token_id, inner.eos_token_id}
+    if others or (begins_and_ends := _around(inner)) and kept != {
+        "add_bos_token": inner.bos_token_id in begins_and_ends[0],
+        "add_eos_token": inner.eos_token_id in begins_and_ends[1],
+    }:
         raise InputError(
-            f"{path}: the tokenizer cannot be loaded: {type(error).__name__}: {error}; "
-            "replace its files, or pass token ids"
-        ) from error
-    return TransformersTokenizer(inner)
+            f"{file}: {' and '.join(told)}, in a way that is not done here "
+            f"(it puts {inner.convert_ids_to_tokens([*front, *back])} around texts); "
+            "make the files agree, or pass token ids"
+        )
+    warn_caller(f"{file}: {'; '.join(told)}; texts are read as tokenizer_config.json states")
+
+
+def _around(inner: Any) -> tuple[list[int], list[int]]:
+    """Ids that encoding puts in front of a text and behind it."""
+    bare, framed = (inner.encode("a", add_special_tokens=each) for each in (False, True))
+    for at in range(len(framed) - len(bare) + 1):
+        if framed[at : at + len(bare)] == bare:
+            return framed[:at], framed[at + len(bare) :]
+    return [], []
 
 
 def has_tokenizer_files(path: Path) -> bool:
@@ -221,6 +286,21 @@ def require_tokenizer_files(path: Path) -> None:
         )
 
 
+@contextmanager
+def _refused(what: str, way_out: str) -> Iterator[None]:
+    """Whatever is raised becomes an InputError, a panic of the tokenizer library too."""
+    try:
+        yield
+    except ArchzooError:
+        raise
+    except BaseException as error:
+        kind = type(error).__name__
+        if not isinstance(error, Exception) and kind != "PanicException":
+            raise
+        said = str(error) if kind == "TemplateError" else f"{kind}: {error}"
+        raise InputError(f"{what}: {said:.400}; {way_out}") from error
+
+
 def _special_ids(inner: Any) -> frozenset[int]:
     """Ids that decoding with skip_special_tokens drops."""
     special = set(inner.all_special_ids)
@@ -235,29 +315,3 @@ def _bytes_of_ids(inner: Any) -> dict[int, int]:
     vocabulary: Mapping[str, int] = inner.get_vocab()
     spelled = {f"<0x{byte:02X}>": byte for byte in range(256)}
     return {vocabulary[piece]: byte for piece, byte in spelled.items() if piece in vocabulary}
-
-
-def _check_text(text: object) -> None:
-    if not isinstance(text, str):
-        raise InputError(
-            f"a prompt text is a string, not {type(text).__name__}; decode bytes first"
-        )
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"the text holds {text[error.start]!r} at character {error.start}, half of a surrogate "
-            "pair and no character; remove it"
-        ) from error
-
-
-def _check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
-    if not messages:
-        raise InputError("empty conversation: 0 messages; give at least one")
-    for at, message in enumerate(messages):
-        if not isinstance(message, Mapping) or "role" not in message or "content" not in message:
-            raise InputError(
-                f"message {at} is {message!r}; it must be a mapping with 'role' and 'content'"
-            )
-        if isinstance(message["content"], str):
-            _check_text(message["content"])
