@@ -30,11 +30,11 @@ from ..errors import InputError
 
 WORK = 1 << 23
 """Units of work that a template has at the least; a unit is a character that is read or made."""
-WORK_PER_UNIT = 64
+WORK_PER_UNIT = 256
 """More of them for each unit that the conversation weighs."""
 LENGTH = 1 << 17
 """Characters of a template; the longest that are published have a quarter of it."""
-_STEP = 16
+_STEP = 64
 """Units of a call, a filter, an item."""
 _DEPTH = 64
 """Levels of lists in lists that can be printed or compared."""
@@ -56,7 +56,7 @@ _METHODS: tuple[tuple[type, frozenset[str]], ...] = (
         str,
         frozenset(
             "capitalize casefold center count endswith find format index isalnum isalpha isascii "
-            "isdecimal isdigit islower isnumeric isspace istitle isupper join ljust lower lstrip "
+            "isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join ljust lower lstrip "
             "partition removeprefix removesuffix replace rfind rindex rjust rpartition rsplit "
             "rstrip split splitlines startswith strip swapcase title upper zfill".split()
         ),
@@ -178,7 +178,7 @@ class _Counted(NodeTransformer):
         """A body that may run again costs what it is long, each time."""
         size = sum(1 for _ in node.find_all(nodes.Node))
         self.generic_visit(node)
-        step = nodes.ExprStmt(_count(_STEP + 4 * size), lineno=node.lineno)
+        step = nodes.ExprStmt(_count(_STEP + 8 * size), lineno=node.lineno)
         node.body = [step, *node.body]
         return node
 
@@ -326,19 +326,23 @@ def _charge(value: Any, depth: int = 0) -> int:
     if isinstance(value, str | bytes):
         units += len(value)
     _spend(units)
-    if isinstance(value, Namespace) or depth > _DEPTH:
+    if isinstance(value, dict):
+        members: Iterable[Any] = (*value.keys(), *value.values())
+    elif isinstance(value, _LISTS):
+        members = value
+    elif isinstance(value, Namespace):
         raise _too_much()
-    if isinstance(value, Mapping):
-        return units + sum(
-            _charge(key, depth + 1) + _charge(item, depth + 1) for key, item in value.items()
-        )
-    if isinstance(value, list | tuple | set | frozenset) or type(value) in _VIEWS:
-        return units + sum(_charge(item, depth + 1) for item in value)
-    _look(value)
+    else:
+        _look(value)
+        return units
+    if depth > _DEPTH:
+        raise _too_much()
+    for member in members:
+        units += _charge(member, depth + 1)
     return units
 
 
-_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+_LISTS = (list, tuple, set, frozenset, type({}.keys()), type({}.values()), type({}.items()))
 
 
 def _look(value: Any) -> None:
@@ -353,7 +357,7 @@ def _compared(value: Any) -> None:
     """Pay for a comparison, which reads texts fast and lists to their depth."""
     if isinstance(value, str | bytes):
         _spend(1 + len(value) // 64)
-    elif isinstance(value, list | tuple | set | frozenset | Mapping):
+    elif isinstance(value, (dict, *_LISTS)):
         _charge(value)
 
 
