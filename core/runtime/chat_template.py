@@ -209,7 +209,8 @@ class _Environment(ImmutableSandboxedEnvironment):
         if operator == "**" and numbers and abs(right) * left.bit_length() > _BITS:
             raise _too_much()
         if operator == "*" and not numbers:
-            for many, times in ((left, right), (right, left)):
+            pairs: tuple[tuple[Any, Any], ...] = ((left, right), (right, left))
+            for many, times in pairs:
                 if isinstance(times, int) and hasattr(many, "__len__"):
                     _spend(len(many) * max(times, 0))
         elif operator == "+" and hasattr(left, "__len__") and hasattr(right, "__len__"):
@@ -219,7 +220,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             _spend(_widths(left) + _whole(right if isinstance(right, tuple) else (right,)))
         return super().call_binop(context, operator, left, right)
 
-    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  # as the base
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         _spend(_STEP)
         if not isinstance(__obj, Macro):
             method = getattr(__obj, "__wrapped__", __obj)
@@ -342,7 +343,15 @@ def _charge(value: Any, depth: int = 0) -> int:
     return units
 
 
-_LISTS = (list, tuple, set, frozenset, type({}.keys()), type({}.values()), type({}.items()))
+_LISTS: tuple[type, ...] = (
+    list,
+    tuple,
+    set,
+    frozenset,
+    type({}.keys()),
+    type({}.values()),
+    type({}.items()),
+)
 
 
 def _look(value: Any) -> None:
@@ -370,7 +379,9 @@ def _widths(text: Any) -> int:
     """The sum of widths and precisions that a format asks for."""
     text = text.decode("latin-1") if isinstance(text, bytes) else str(text)
     if re.search(r"%[^a-zA-Z%]*\*|\{[^{}]*\{", text.replace("{{", "")):
-        raise InputError("the chat template takes a width of its format from a value; not done here")
+        raise InputError(
+            "the chat template takes a width of its format from a value; not done here"
+        )
     return sum(int(each[:18]) for each in re.findall("[0-9]+", text))
 
 

@@ -9,6 +9,7 @@ made when the first tokenizer is loaded, so that scoring token ids never waits f
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -205,12 +206,77 @@ def load_tokenizer(path: Path) -> TransformersTokenizer:
     from transformers import AutoTokenizer
 
     # Broken files show as whatever the reader tripped over, up to a panic of the tokenizer library.
-    with _refused(f"{path}: the tokenizer cannot be loaded", "replace its files, or pass token ids"):
+    with _refused(
+        f"{path}: the tokenizer cannot be loaded", "replace its files, or pass token ids"
+    ):
+        if (path / "tokenizer.json").is_file():
+            check_growth(path / "tokenizer.json")
         inner = AutoTokenizer.from_pretrained(
             str(path), local_files_only=True, trust_remote_code=False
         )
         put_stated_ends(inner, path / "tokenizer_config.json")
         return TransformersTokenizer(inner)
+
+
+_MOST_TIMES, _MOST_MORE = 1024, 4096
+"""How many times longer the steps of a tokenizer may make a text, and by how many pieces more."""
+
+
+def check_growth(file: Path) -> None:
+    """Refuse a tokenizer.json whose steps make a short text as long as they like.
+
+    A step may replace a letter by two; forty of them fill any memory, from inside the tokenizer
+    library, where nothing stops it.
+
+    Raises:
+        InputError: one that does, or whose character map claims more than it holds.
+    """
+    content = json.loads(file.read_bytes())
+    for section in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+        times, more = 1.0, 0
+        for step in _steps(content.get(section)):
+            factor, added = _growth(step)
+            times, more = times * max(factor, 1), more + added
+        if times > _MOST_TIMES or more > _MOST_MORE:
+            raise InputError(
+                f"{file}: {section} can make a text {times:g} times longer and {more} pieces more; "
+                f"at most {_MOST_TIMES} times and {_MOST_MORE} pieces are read here"
+            )
+
+
+def _steps(section: Any) -> Iterator[dict[str, Any]]:
+    """The steps of a section, those of sequences one by one."""
+    if isinstance(section, dict):
+        inside = [value for value in section.values() if isinstance(value, list)]
+        if section.get("type") == "Sequence" and inside:
+            for each in inside[0]:
+                yield from _steps(each)
+        else:
+            yield section
+
+
+def _growth(step: dict[str, Any]) -> tuple[float, int]:
+    """How many times longer a step makes a text at most, and how many pieces it adds."""
+    kind = step.get("type")
+    if kind == "Replace":
+        pattern = step["pattern"].get("String", "")  # a regular expression may match nothing
+        return len(step["content"]) / len(pattern) if pattern else 1 + len(step["content"]), 0
+    if kind == "ByteLevel":
+        return 2, 0
+    if kind == "Prepend":
+        return 1, len(step["prepend"])
+    if kind == "Precompiled":
+        raw = b64decode(step["precompiled_charsmap"] or "")
+        if raw and int.from_bytes(raw[:4], "little") > len(raw) - 4:
+            raise InputError(
+                f"a precompiled_charsmap of {len(raw)} bytes claims more than it holds"
+            )
+        return 8, 0
+    if kind == "TemplateProcessing":
+        tokens = {name: len(each["ids"]) for name, each in step["special_tokens"].items()}
+        names = [each["SpecialToken"]["id"] for each in step["single"] if "SpecialToken" in each]
+        return len(step["single"]) - len(names), sum(tokens.get(name, 0) for name in names)
+    return 1, 1
 
 
 def put_stated_ends(inner: Any, file: Path) -> None:
@@ -231,33 +297,29 @@ def put_stated_ends(inner: Any, file: Path) -> None:
         return
     config = json.loads(file.read_text(encoding="utf-8"))
     front, back = _around(inner)
-    kept: dict[str, bool] = {}
-    told: list[str] = []
-    for name, around, token_id in (
-        ("add_bos_token", front, inner.bos_token_id),
-        ("add_eos_token", back, inner.eos_token_id),
-    ):
+    ends = {"add_bos_token": inner.bos_token_id, "add_eos_token": inner.eos_token_id}
+    found = {"add_bos_token": ends["add_bos_token"] in front,
+             "add_eos_token": ends["add_eos_token"] in back}  # fmt: skip
+    wanted = dict(found)
+    for name, token_id in ends.items():
         stated = config.get(name)
         if not isinstance(stated, bool | None):
             raise InputError(f"{file}: {name} is {stated!r:.200}; it must be true or false")
-        kept[name] = token_id in around
-        if token_id is not None and stated is not None and stated != kept[name]:
-            kept[name] = stated
-            told.append(f"{name} is {str(stated).lower()} and tokenizer.json says otherwise")
-    if not told:
+        if token_id is not None and stated is not None:
+            wanted[name] = stated
+    if wanted == found:
         return
-    inner.add_bos_token, inner.add_eos_token = kept["add_bos_token"], kept["add_eos_token"]
-    others = {*front, *back} - {inner.bos_token_id, inner.eos_token_id}
-    if others or (begins_and_ends := _around(inner)) and kept != {
-        "add_bos_token": inner.bos_token_id in begins_and_ends[0],
-        "add_eos_token": inner.eos_token_id in begins_and_ends[1],
-    }:
-        raise InputError(
-            f"{file}: {' and '.join(told)}, in a way that is not done here "
-            f"(it puts {inner.convert_ids_to_tokens([*front, *back])} around texts); "
-            "make the files agree, or pass token ids"
-        )
-    warn_caller(f"{file}: {'; '.join(told)}; texts are read as tokenizer_config.json states")
+    told = f"{file} and the post-processor of tokenizer.json contradict each other: " + ", ".join(
+        f"{name} is {str(stated).lower()}, the other says {str(found[name]).lower()}"
+        for name, stated in wanted.items()
+        if stated != found[name]
+    )
+    inner.add_bos_token, inner.add_eos_token = wanted["add_bos_token"], wanted["add_eos_token"]
+    right = [[ends[name]] if put else [] for name, put in wanted.items()]
+    if not {*front, *back} <= {*ends.values()} or [*_around(inner)] != right:
+        others = inner.convert_ids_to_tokens([*front, *back])
+        raise InputError(f"{told}; it puts {others} around texts: make the files agree")
+    warn_caller(f"{told}; texts are read as tokenizer_config.json states")
 
 
 def _around(inner: Any) -> tuple[list[int], list[int]]:

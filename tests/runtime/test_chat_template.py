@@ -93,7 +93,6 @@ def test_a_long_conversation_is_no_hostile_one(name: str) -> None:
     assert ours(HONEST[name], turns) == theirs(HONEST[name], turns)
 
 
-
 def growing(start: str, step: str, end: str) -> str:
     return (
         "{% set ns = namespace(s=" + start + ", t=" + start + ") %}{% for i in range(60) %}"

@@ -92,7 +92,9 @@ def unigram() -> TransformersTokenizer:
 
 def word_ends() -> TransformersTokenizer:
     """Like GPT-1: a word's last piece is marked, the space comes with the next one."""
-    inner = Tokenizer(models.BPE({"hi</w>": 0, "hi": 1, "there</w>": 2, "😀</w>": 3, "\ufffd": 4}, []))
+    inner = Tokenizer(
+        models.BPE({"hi</w>": 0, "hi": 1, "there</w>": 2, "😀</w>": 3, "\ufffd": 4}, [])
+    )
     inner.decoder = decoders.BPEDecoder()
     return wrap(inner)
 
@@ -247,7 +249,9 @@ def test_a_malformed_byte_takes_nothing_back() -> None:
     tokenizer = KINDS["sentencepiece"]
     ids = tokenizer.inner.convert_tokens_to_ids(["<0xE4>", "<0xBD>", "<0xA0>", "<0xFF>", "hi"])
     assert deltas(tokenizer, ids) == ["", "", "你", "", "\ufffdhi", ""]
-    assert tokenizer.decode(ids) == "\ufffd\ufffd\ufffd\ufffdhi", "which the library would take back"
+    assert tokenizer.decode(ids) == "\ufffd\ufffd\ufffd\ufffdhi", (
+        "which the library would take back"
+    )
     good = tokenizer.inner.convert_tokens_to_ids(["<0xE4>", "<0xBD>", "</s>", "<0xA0>", "hi"])
     assert deltas(tokenizer, good) == ["", "", "", "你", "hi", ""]
 
@@ -285,14 +289,18 @@ def test_why_the_librarys_stream_is_not_used() -> None:
     backend, lookup = tokenizer.inner.backend_tokenizer, tokenizer.inner.convert_tokens_to_ids
     newline, lead, hi = lookup(["<0x0A>", "<0xE4>", "hi"])
     stream = decoders.DecodeStream(ids=[hi, lead], skip_special_tokens=True)
-    assert stream.step(backend, hi) == "hi\ufffdhi", "a prompt's open character gives the prompt out"
+    assert stream.step(backend, hi) == "hi\ufffdhi", (
+        "a prompt's open character gives the prompt out"
+    )
     stream = decoders.DecodeStream(skip_special_tokens=True)
     assert [stream.step(backend, each) for each in (newline, lead)] == ["\n", None]
     with pytest.raises(Exception, match="Invalid prefix"):
         stream.step(backend, hi)
     stream = decoders.DecodeStream(skip_special_tokens=True)
     bad = lookup("\ufffd")
-    assert not any(stream.step(backend, bad) for _ in range(50)), "held, and decoded again each time"
+    assert not any(stream.step(backend, bad) for _ in range(50)), (
+        "held, and decoded again each time"
+    )
 
 
 @kinds

@@ -143,7 +143,11 @@ def test_stop_strings_without_a_tokenizer() -> None:
 def test_a_special_token_is_matched_and_not_shown() -> None:
     going = {"ignore_eos": True}
     assert run(request(stop=("<0>",), **going), [1, EOS, 2]) == ("a", "stop", ["a", ""])
-    assert run(request(stop=("a<0>b",), **going), [3, 1, EOS, 2]) == ("c", "stop", ["c", "", "", ""])
+    assert run(request(stop=("a<0>b",), **going), [3, 1, EOS, 2]) == (
+        "c",
+        "stop",
+        ["c", "", "", ""],
+    )
     assert run(request(stop=("<0>x",), **going), [1, EOS, 2]) == ("ab", None, ["a", "", "b"])
     assert run(request(4, stop=("b<0>x",), **going), [1, 2, EOS, 3])[:2] == ("abc", "length")
 

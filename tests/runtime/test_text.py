@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import SIZES
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import archzoo
+from tiny import SIZES
 
 WORDS = ["▁", "a", "b", "c", "d", "▁a", "▁b", "<|im_end|>", "<|user|>"]
 PIECES = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *WORDS]
@@ -100,7 +100,9 @@ STOPS = [
 
 
 @pytest.mark.parametrize(("name", "stop", "at"), STOPS)
-def test_stops_where_transformers_does(said: dict[str, Said], name: str, stop: str, at: int) -> None:
+def test_stops_where_transformers_does(
+    said: dict[str, Said], name: str, stop: str, at: int
+) -> None:
     one = said[name]
     for new in (20, at + 1):
         result = one.model.generate("a", max_new_tokens=new, stop=stop)
