@@ -21,6 +21,10 @@ ACCEPTED = {
     "gguf": {"plain", "q8", "q4", "rope"},
     "index": {"good"},
     "safetensors": {"two-layers", "tied", "dtypes", "odd", "empty"},
+    "tokenizer": {"bytes", "sentencepiece", "wordpiece", "unigram"},
+    "tokenizer_config": {"plain", "stated"},
+    "template": {"alternating", "chatml", "thinking", "tools"},
+    "generation_config": {"one", "plain"},
 }
 
 
