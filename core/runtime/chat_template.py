@@ -209,12 +209,11 @@ class _Environment(ImmutableSandboxedEnvironment):
         if operator == "**" and numbers and abs(right) * left.bit_length() > _BITS:
             raise _too_much()
         if operator == "*" and not numbers:
-            pairs: tuple[tuple[Any, Any], ...] = ((left, right), (right, left))
-            for many, times in pairs:
-                if isinstance(times, int) and hasattr(many, "__len__"):
-                    _spend(len(many) * max(times, 0))
-        elif operator == "+" and hasattr(left, "__len__") and hasattr(right, "__len__"):
-            _spend(len(left) + len(right))
+            for many, times in ((left, right), (right, left)):
+                if isinstance(times, int):
+                    _spend(_length(many) * max(times, 0))
+        elif operator == "+":
+            _spend(_length(left) + _length(right))
         elif operator == "%" and isinstance(left, str | bytes):
             _charge(right)
             _spend(_widths(left) + _whole(right if isinstance(right, tuple) else (right,)))
@@ -249,7 +248,7 @@ def _ask(owner: object, name: str, args: Sequence[Any], kwargs: Mapping[str, Any
         elif name == "replace" and len(given) >= 2:
             _spend(owner.count(str(given[0])) * len(str(given[1])))
         elif name == "join" and given:
-            _spend(len(owner) * len(_sized(given[0])))
+            _spend(len(owner) * _length(given[0]))
     elif name == "strftime_now":
         _spend(sum(map(_widths, given)))
 
@@ -264,7 +263,7 @@ def _filter(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         value, *more = args[passed:] or (None,)
         if name in _LOOKS:
             if name in ("list", "reverse"):
-                _spend(4 * len(_sized(value)))
+                _spend(4 * _length(value))
             _spend(16 * _whole([*more, *kwargs.values()]))
         else:
             value = _listed(value)
@@ -287,13 +286,13 @@ def _pay(name: str, value: Any, more: Sequence[Any], kwargs: Mapping[str, Any]) 
     elif name in _LAYS_OUT and given:
         _spend(weight * around)
     elif name == "join" and given:
-        _spend(len(_sized(value)) * len(str(given[0])))
+        _spend(_length(value) * len(str(given[0])))
     elif name == "replace" and len(given) >= 2:
         _spend(str(value).count(str(given[0])) * len(str(given[1])))
     elif name == "format":
         _spend(_widths(value))
     elif name == "sum" and given and not isinstance(given[-1], int | float):
-        _spend(len(_sized(value)) ** 2)
+        _spend(_length(value) ** 2)
 
 
 def _test(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -343,7 +342,7 @@ def _charge(value: Any, depth: int = 0) -> int:
     return units
 
 
-_LISTS: tuple[type, ...] = (
+_LISTS: tuple[Any, ...] = (
     list,
     tuple,
     set,
@@ -385,8 +384,9 @@ def _widths(text: Any) -> int:
     return sum(int(each[:18]) for each in re.findall("[0-9]+", text))
 
 
-def _sized(value: Any) -> Any:
-    return value if hasattr(value, "__len__") else ()
+def _length(value: Any) -> int:
+    """Members or characters of what has some."""
+    return len(value) if hasattr(value, "__len__") else 0
 
 
 def _listed(value: Any) -> Any:
@@ -431,7 +431,7 @@ def _compare(context: Any, value: Any) -> Any:
 
 @pass_context
 def _slice(context: Any, value: Any) -> Any:
-    _spend(len(_sized(value)))
+    _spend(_length(value))
     return value
 
 
