@@ -88,7 +88,7 @@ def checked_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     for at, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise InputError(
-                f"message {at} is {message!r}; it must be a mapping with 'role', a text, "
+                f"message {at} is {message!r:.200}; it must be a mapping with 'role', a text, "
                 "and 'content'"
             )
         where = f"message {at} ({message['role']}): content"

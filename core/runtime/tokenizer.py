@@ -13,6 +13,7 @@ from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -129,11 +130,12 @@ class TransformersTokenizer:
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of token ids; malformed bytes become U+FFFD, spaces stay as they are."""
-        text: str = self.inner.decode(
-            list(ids),
-            skip_special_tokens=skip_special_tokens,
-            clean_up_tokenization_spaces=False,
-        )
+        with _refused("the tokenizer cannot decode these ids", "replace its files"):
+            text: str = self.inner.decode(
+                list(ids),
+                skip_special_tokens=skip_special_tokens,
+                clean_up_tokenization_spaces=False,
+            )
         return text
 
     def apply_chat(
@@ -249,7 +251,7 @@ def _steps(section: Any) -> Iterator[dict[str, Any]]:
     if isinstance(section, dict):
         inside = [value for value in section.values() if isinstance(value, list)]
         if section.get("type") == "Sequence" and inside:
-            for each in inside[0]:
+            for each in chain(*inside):
                 yield from _steps(each)
         else:
             yield section
@@ -269,7 +271,7 @@ def _growth(step: dict[str, Any]) -> tuple[float, int]:
         raw = b64decode(step["precompiled_charsmap"] or "")
         if raw and int.from_bytes(raw[:4], "little") > len(raw) - 4:
             raise InputError(
-                f"a precompiled_charsmap of {len(raw)} bytes claims more than it holds"
+                f"tokenizer.json: a precompiled_charsmap of {len(raw)} bytes claims more than it holds"
             )
         return 8, 0
     if kind == "TemplateProcessing":

@@ -154,6 +154,31 @@ MUTANTS = (
         (f"{STOPPING}::test_a_stop_string_over_tokens_is_held_back_and_cut_off",),
     ),
     Mutant(
+        "output-decoded-alone",
+        "the text of an output does not know what came before it",
+        "core/runtime/request.py",
+        {"decoder, self.tokens)": "decoder, ())"},
+        ("tests/runtime/test_text.py::test_prompt_and_text_are_the_decoding_of_all_ids[newlines]",),
+    ),
+    Mutant(
+        "last-stop-is-length",
+        "a stop string that the last allowed token completes reports length",
+        "core/runtime/request.py",
+        {'"stop" if self.output.close() else "length"': '"length"'},
+        (f"{STOPPING}::test_a_stop_string_that_the_last_allowed_token_leaves_open",),
+    ),
+    Mutant(
+        "special-tokens-unmatched",
+        "stop strings do not see special tokens",
+        "core/runtime/stopping.py",
+        {
+            "self._detokenizer.push(token_id) if hidden is None else hidden": (
+                "self._detokenizer.push(token_id)"
+            )
+        },
+        (f"{STOPPING}::test_a_special_token_is_matched_and_not_shown",),
+    ),
+    Mutant(
         "last-token-whatever-is-stated",
         "a mean of all rows asked for, the last row given",
         "core/runtime/loading.py",
