@@ -21,7 +21,7 @@ class GenerateOptions(TypedDict, total=False):
         top_k: choose among the k likeliest tokens; 0 for all.
         top_p: choose among the smallest set of likeliest tokens with this mass.
         seed: of the random numbers; each prompt draws its own when left out.
-        stop: texts that end the output, which does not contain them.
+        stop: texts that end the output, which does not contain them; special tokens are matched too.
         stop_token_ids: ids that end the output, beside the model's own.
         ignore_eos: go on past the model's own end ids.
     """
@@ -41,7 +41,8 @@ class GenerateResult:
 
     Args:
         token_ids: new tokens, a stop id that ended them included.
-        text: their text, without stop ids and stop strings; empty without a tokenizer.
+        text: what they add to the prompt's text, without special tokens, stop ids and stop strings;
+            empty without a tokenizer.
         finish_reason: ``stop``, ``length`` or ``abort``.
         prompt_token_ids: the prompt as tokens.
         cached_tokens: tokens of the prompt that were in the prefix cache.

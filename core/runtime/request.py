@@ -148,7 +148,7 @@ class Request:
         self.num_prompt = self.known_len = len(self.tokens)
         self.params = params.seeded()
         ends = params.stop_token_ids if params.ignore_eos else (*params.stop_token_ids, *eos_ids)
-        self.output = OutputText(ends, params.stop, decoder)
+        self.output = OutputText(ends, params.stop, decoder, self.tokens)
         self.limit = params.max_new_tokens
         self.request_id = -1
         self.state = RequestState.WAITING
@@ -228,7 +228,7 @@ class Request:
         if self.output.push(token_id):
             return "stop"
         if self.limit is not None and len(self.tokens) - self.num_prompt >= self.limit:
-            return "length"
+            return "stop" if self.output.close() else "length"
         return None
 
     def finish(self, reason: FinishReason) -> None:

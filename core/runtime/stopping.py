@@ -2,13 +2,15 @@
 
 Stop ids are looked at first: they end the output and are no text. Stop strings are looked for in
 the text, character by character, so that the result does not depend on how the text is cut into
-tokens: the match that ends first wins, and of those the longest. Text that may be the beginning of
-a stop string is held back until that is decided.
+tokens: the match that ends first wins, and of those the longest. Matching reads what every token
+says, special ones too, at the place where they stand; the text that is shown leaves those out.
+Text that may be the beginning of a stop string is held back until that is decided.
 """
 
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,33 +50,39 @@ class StopStrings:
     def __init__(self, stop: Sequence[str] = ()) -> None:
         """Nothing read yet."""
         self._automata = [_Automaton(text) for text in stop]
-        self._held = ""
+        self._held: deque[str] = deque()
+        """What each character that was read and is not decided shows: itself, or nothing."""
 
-    def push(self, text: str) -> tuple[str, bool]:
+    def push(self, text: str, shown: bool = True) -> tuple[str, bool]:
         """Read a piece of text.
+
+        Args:
+            text: what comes next.
+            shown: False for text that is matched and never given back.
 
         Returns:
             The text that may be shown now, and whether a stop string was found. After that the
             rest of the text is gone and nothing more may be pushed.
         """
         if not self._automata:
-            return text, False
-        seen = len(self._held)
-        buffer = self._held + text
-        for at in range(seen, len(buffer)):
+            return text if shown else "", False
+        for char in text:
+            self._held.append(char if shown else "")
             # A list, not any(): every automaton has to read every character.
-            ended = [len(a.pattern) for a in self._automata if a.step(buffer[at])]
+            ended = [len(a.pattern) for a in self._automata if a.step(char)]
             if ended:
-                self._held = ""
-                return buffer[: at + 1 - max(ended)], True
-        cut = len(buffer) - max(automaton.matched for automaton in self._automata)
-        self._held = buffer[cut:]
-        return buffer[:cut], False
+                visible = self._release(max(ended))
+                self._held.clear()
+                return visible, True
+        return self._release(max(automaton.matched for automaton in self._automata)), False
 
     def flush(self) -> str:
         """Text held back for a stop string that did not come. The text is over."""
-        held, self._held = self._held, ""
-        return held
+        return self._release(0)
+
+    def _release(self, keep: int) -> str:
+        """All text but the last ``keep`` characters that were read."""
+        return "".join(self._held.popleft() for _ in range(len(self._held) - keep))
 
 
 class OutputText:
@@ -86,6 +94,7 @@ class OutputText:
         stop_ids: ids that end the output; they are no text.
         stop: stop strings.
         decoder: the tokenizer; None for ids only, then all text is empty.
+        prompt_ids: what the output follows; its text is what the decoding of both together adds.
 
     Raises:
         InputError: stop strings without a tokenizer.
@@ -96,6 +105,7 @@ class OutputText:
         stop_ids: Iterable[int] = (),
         stop: Sequence[str] = (),
         decoder: PieceDecoder | None = None,
+        prompt_ids: Sequence[int] = (),
     ) -> None:
         """No token yet."""
         if stop and decoder is None:
@@ -106,7 +116,8 @@ class OutputText:
         self._stop_ids = frozenset(stop_ids)
         self._eager = bool(stop)
         self._strings = StopStrings(stop)
-        self._detokenizer = None if decoder is None else Detokenizer(decoder)
+        self._decoder = decoder
+        self._detokenizer = None if decoder is None else Detokenizer(decoder, prompt_ids)
         self._unread: list[int] = []
         self._closed = self._flushed = False
         self._text = ""
@@ -114,15 +125,18 @@ class OutputText:
 
     def push(self, token_id: int) -> bool:
         """Take the next token; whether the output stops with it."""
-        if token_id in self._stop_ids:
-            return True
-        if self._detokenizer is not None:
+        stops = token_id in self._stop_ids
+        if self._decoder is not None and not (
+            stops and self._decoder.hidden_text(token_id) is None
+        ):
             self._unread.append(token_id)
-        return self._eager and self._read()
+        found = self._eager and self._read()
+        return found or stops
 
-    def close(self) -> None:
-        """No token will follow: what was held back is text."""
+    def close(self) -> bool:
+        """No token will follow: what was held back is text; whether a stop string ends in it."""
         self._closed = True
+        return self._eager and self._read()
 
     @property
     def text(self) -> str:
@@ -138,20 +152,23 @@ class OutputText:
 
     def _read(self) -> bool:
         """Turn unread tokens into text; whether a stop string ended it."""
-        if self._detokenizer is None or self._flushed:
+        if self._decoder is None or self._detokenizer is None or self._flushed:
             return False
         unread, self._unread = self._unread, []
         for token_id in unread:
-            if self._show(self._detokenizer.push(token_id)):
+            hidden = self._decoder.hidden_text(token_id)
+            piece = self._detokenizer.push(token_id) if hidden is None else hidden
+            if self._show(piece, hidden is None):
                 return True
         if self._closed:
             self._flushed = True
-            if not self._show(self._detokenizer.flush()):
-                self._text += self._strings.flush()
+            if self._show(self._detokenizer.flush()):
+                return True
+            self._text += self._strings.flush()
         return False
 
-    def _show(self, piece: str) -> bool:
-        visible, found = self._strings.push(piece)
+    def _show(self, piece: str, shown: bool = True) -> bool:
+        visible, found = self._strings.push(piece, shown)
         self._text += visible
         self._flushed = self._flushed or found
         return found

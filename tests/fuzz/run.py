@@ -1,4 +1,6 @@
-"""Fuzz what is read from strangers: headers, indexes, configs. ``make fuzz`` runs two minutes.
+"""Fuzz what is read from strangers: headers, configs, tokenizers, chat templates.
+
+``make fuzz`` runs two minutes.
 
     python tests/fuzz/run.py --seconds 120            every target, a share of the time each
     python tests/fuzz/run.py --target gguf --seed 7   one target, other dice

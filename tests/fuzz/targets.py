@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -14,7 +16,10 @@ from torch import nn
 from archzoo.config import LLAMA_LIKE, ModelConfig, config_from_gguf, read_config
 from archzoo.models import CausalLM, name_map
 from archzoo.parallel import whole
+from archzoo.runtime.detokenize import Detokenizer
 from archzoo.runtime.sentence_files import read_sentence_files
+from archzoo.runtime.stopping import generation_eos_ids
+from archzoo.runtime.tokenizer import TransformersTokenizer, load_tokenizer
 from archzoo.weights import AutoWeightsLoader, WeightSource, open_headers, open_source
 from archzoo.weights.gguf import GGUFFile, GGUFSource
 
@@ -87,6 +92,62 @@ def fuzz_sentences(content: bytes, folder: Path) -> None:
     found.prompt(None, None)
 
 
+TOKENIZERS = Path(__file__).parent / "corpus" / "tokenizer"
+TEXTS = ("the river ran 3 times\n<s>é😀 </s>", "a" * 40 + " " * 40 + "1234567!")
+CHAT = (
+    {"role": "system", "content": "be brief"},
+    {"role": "user", "content": "hi\n"},
+    {"role": "assistant", "content": [{"type": "text", "text": "yes"}]},
+    {"role": "user", "content": "go on", "extra": [1, 2.5, None, {"a": True}]},
+)
+
+
+def fuzz_tokenizer(content: bytes, folder: Path) -> None:
+    """A tokenizer.json: texts to ids and back."""
+    (folder / "tokenizer.json").write_bytes(content)
+    use_tokenizer(load_tokenizer(folder))
+
+
+def fuzz_tokenizer_config(content: bytes, folder: Path) -> None:
+    """A tokenizer_config.json beside a good tokenizer."""
+    (folder / "tokenizer.json").write_bytes((TOKENIZERS / "bytes").read_bytes())
+    (folder / "tokenizer_config.json").write_bytes(content)
+    use_tokenizer(load_tokenizer(folder))
+
+
+def fuzz_template(content: bytes, folder: Path) -> None:
+    """A chat template, over one conversation."""
+    good_tokenizer().inner.chat_template = content.decode("utf-8", "replace")
+    if good_tokenizer().has_chat_template:
+        good_tokenizer().apply_chat(CHAT)
+
+
+def fuzz_generation_config(content: bytes, folder: Path) -> None:
+    """A generation_config.json."""
+    (folder / "generation_config.json").write_bytes(content)
+    generation_eos_ids(folder)
+
+
+@cache
+def good_tokenizer() -> TransformersTokenizer:
+    """A tokenizer that templates are tried with."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "tokenizer.json").write_bytes((TOKENIZERS / "bytes").read_bytes())
+        return load_tokenizer(Path(folder))
+
+
+def use_tokenizer(tokenizer: TransformersTokenizer) -> None:
+    """Everything that a prompt and its answer ask of a tokenizer."""
+    assert all(each >= 0 for each in tokenizer.eos_token_ids)
+    for text in TEXTS:
+        ids = tokenizer.encode(text)
+        stream = Detokenizer(tokenizer, ids[:4])
+        assert isinstance("".join(map(stream.push, ids[4:])) + stream.flush(), str)
+        tokenizer.decode(ids, skip_special_tokens=False)
+    if tokenizer.has_chat_template:
+        tokenizer.apply_chat(CHAT)
+
+
 def use(source: WeightSource) -> None:
     """Plan, load and read what a source says it has."""
     try:
@@ -125,6 +186,10 @@ TARGETS: Mapping[str, Callable[[bytes, Path], None]] = {
     "headers": fuzz_headers,
     "config": fuzz_config,
     "sentences": fuzz_sentences,
+    "tokenizer": fuzz_tokenizer,
+    "tokenizer_config": fuzz_tokenizer_config,
+    "template": fuzz_template,
+    "generation_config": fuzz_generation_config,
 }
 
 

@@ -22,6 +22,10 @@ ACCEPTED = {
     "index": {"good"},
     "sentences": {"dense", "qwen3"},
     "safetensors": {"two-layers", "tied", "dtypes", "odd", "empty"},
+    "tokenizer": {"bytes", "sentencepiece", "wordpiece", "unigram"},
+    "tokenizer_config": {"plain", "stated"},
+    "template": {"alternating", "chatml", "thinking", "tools"},
+    "generation_config": {"one", "plain"},
 }
 
 

@@ -19,16 +19,18 @@ EOS = 0
 
 
 class Letters:
-    """Token n is the n-th letter from 'a'; 0 is hidden; 100 + n is two letters."""
+    """Token n is the n-th letter from 'a'; 0 is hidden and says <0>; 100 + n is two letters."""
+
+    replacement = ()
 
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(self.one(each) for each in ids if each != EOS)
 
-    def is_hidden(self, token_id: int) -> bool:
-        return token_id == EOS
+    def hidden_text(self, token_id: int) -> str | None:
+        return "<0>" if token_id == EOS else None
 
-    def is_byte_piece(self, token_id: int) -> bool:
-        return False
+    def byte_of(self, token_id: int) -> int | None:
+        return None
 
     @staticmethod
     def one(token: int) -> str:
@@ -136,6 +138,35 @@ def test_without_a_tokenizer_there_is_no_text() -> None:
 def test_stop_strings_without_a_tokenizer() -> None:
     with pytest.raises(InputError, match="tokenizer"):
         OutputText((), ("x",))
+
+
+def test_a_special_token_is_matched_and_not_shown() -> None:
+    going = {"ignore_eos": True}
+    assert run(request(stop=("<0>",), **going), [1, EOS, 2]) == ("a", "stop", ["a", ""])
+    assert run(request(stop=("a<0>b",), **going), [3, 1, EOS, 2]) == (
+        "c",
+        "stop",
+        ["c", "", "", ""],
+    )
+    assert run(request(stop=("<0>x",), **going), [1, EOS, 2]) == ("ab", None, ["a", "", "b"])
+    assert run(request(4, stop=("b<0>x",), **going), [1, 2, EOS, 3])[:2] == ("abc", "length")
+
+
+def test_an_end_id_may_be_the_end_of_a_stop_string() -> None:
+    assert run(request(stop=("b<0>",)), [1, 2, EOS])[:2] == ("a", "stop")
+    asked = request(stop=("bc",), stop_token_ids=(3,))
+    assert run(asked, [1, 2, 3])[:2] == ("ab", "stop"), "a visible stop id is no text to match"
+
+
+def test_a_stop_string_that_the_last_allowed_token_leaves_open() -> None:
+    class HalfLetters(Letters):
+        @staticmethod
+        def one(token: int) -> str:
+            return "\ufffd"
+
+    params = SamplingParams(1, stop=("\ufffd",))
+    asked = Request([EOS], params, eos_ids=[EOS], decoder=HalfLetters())
+    assert run(asked, [2])[:2] == ("", "stop")
 
 
 @settings(max_examples=300, deadline=None)

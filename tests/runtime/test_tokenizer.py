@@ -76,14 +76,11 @@ def test_same_as_transformers(tokenizer: Tokenizer, directory: Path) -> None:
 def test_ids(tokenizer: TransformersTokenizer) -> None:
     lookup = tokenizer.inner.convert_tokens_to_ids
     assert tokenizer.eos_token_ids == {lookup("</s>")}
-    assert [tokenizer.is_hidden(lookup(t)) for t in ("<s>", "</s>", "<extra>", "hi")] == [
-        True,
-        True,
-        True,
-        False,
-    ]
-    assert tokenizer.is_hidden(10_000), "an id of a padded vocabulary"
-    assert not any(tokenizer.is_byte_piece(each) for each in range(300))
+    texts = [tokenizer.hidden_text(lookup(each)) for each in ("<s>", "</s>", "<extra>", "hi")]
+    assert texts == ["<s>", "</s>", "<extra>", None]
+    assert tokenizer.hidden_text(10_000) == "", "an id of a padded vocabulary"
+    assert all(tokenizer.byte_of(each) is None for each in range(300))
+    assert not tokenizer.replacement
 
 
 def test_tokens_by_id() -> None:
@@ -139,6 +136,172 @@ def test_a_conversation_the_template_refuses(tokenizer: Tokenizer) -> None:
 def test_what_is_no_conversation(tokenizer: Tokenizer, messages: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         tokenizer.apply_chat(messages)
+
+
+PARTS = [{"type": "text", "text": "h"}, {"type": "text", "text": "i hi"}]
+READS_LISTS = (
+    "{% for m in messages %}{{ m.role }}:{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endif %}{% endfor %}"
+)
+CONTENT_TEMPLATES = {
+    "prints": (TEMPLATE, "<s>user:hi hi</s><s>a:"),
+    "trims": ("{{ messages[0].content | trim }}", "hi hi"),
+    "adds": ("{% for m in messages %}{{ m['role'] + m['content'] }}{% endfor %}", "userhi hi"),
+    "spells": ("{{ messages[0].content | tojson }}", '"hi hi"'),
+    "texts only": ("{{ messages[0].content if messages[0].content is string else '' }}", "hi hi"),
+    "reads": (READS_LISTS, "user:<h><i hi>"),
+}
+
+
+@pytest.mark.parametrize("name", CONTENT_TEMPLATES)
+def test_lists_of_text_parts(directory: Path, name: str) -> None:
+    template, shown = CONTENT_TEMPLATES[name]
+    tokenizer = load_tokenizer(directory)
+    tokenizer.inner.chat_template = template
+    messages = [{"role": "user", "content": PARTS}]
+    assert tokenizer.decode(tokenizer.apply_chat(messages), skip_special_tokens=False) == shown
+    assert messages == [{"role": "user", "content": PARTS}], "the caller's messages stay"
+
+
+def test_only_the_lists_that_are_not_read_are_joined(directory: Path) -> None:
+    tokenizer = load_tokenizer(directory)
+    tokenizer.inner.chat_template = "{{ messages[0].content | trim }}|" + READS_LISTS
+    messages = [{"role": "system", "content": PARTS}, {"role": "user", "content": PARTS}]
+    ids = tokenizer.apply_chat(messages)
+    assert tokenizer.decode(ids) == "hi hi|system:hi hiuser:<h><i hi>"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (3, r"message 1 \(assistant\): content is 3; it must be a text or a list"),
+        (None, r"message 1 \(assistant\): content is None; .* only beside tool_calls"),
+        (b"hi", r"message 1 \(assistant\): content is b'hi'"),
+        ({"type": "text", "text": "a"}, r"message 1 \(assistant\): content is {"),
+        (["a"], r"message 1 \(assistant\): content\[0\] is a part of type 'a'"),
+        ([*PARTS, {"type": "image_url", "image_url": "x" * 999}], r"content\[2\] .* 'image_url'"),
+        ([{"type": "text"}], r"content\[0\]\['text'\] is None; it must be a text"),
+        ([{"type": "text", "text": "\ud800"}], r"content\[0\]\['text'\] holds '\\ud800'"),
+    ],
+)
+def test_a_content_of_another_kind(tokenizer: Tokenizer, content: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        tokenizer.apply_chat(
+            [{"role": "user", "content": "a"}, dict(role="assistant", content=content)]
+        )
+    assert len(str(caught.value)) < 500
+
+
+def test_calls_need_no_content(tokenizer: Tokenizer) -> None:
+    calls = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    for message in (calls, {**calls, "content": None}):
+        ids = tokenizer.apply_chat([{"role": "user", "content": "hi"}, message])
+        shown = tokenizer.decode(ids, skip_special_tokens=False)
+        assert shown == "<s>user:hi</s><s>assistant:</s><s>a:"
+    with pytest.raises(InputError, match="message 0 is .* must be a mapping with 'role'"):
+        tokenizer.apply_chat([{"role": 3, "content": "hi"}])
+
+
+def with_settings(directory: Path, path: Path, processor: object = ..., **settings: Any) -> Path:
+    """The tokenizer with other settings; ``processor`` in place of its post-processor."""
+    content = json.loads((directory / "tokenizer.json").read_text())
+    if processor is not ...:
+        content["post_processor"] = processor
+    (path / "tokenizer.json").write_text(json.dumps(content))
+    config = {"bos_token": "<s>", "eos_token": "</s>", **settings}
+    (path / "tokenizer_config.json").write_text(json.dumps(config))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("processor", "settings", "front", "back"),
+    [
+        (..., {"add_eos_token": True}, ["<s>"], ["</s>"]),
+        (..., {"add_bos_token": False}, [], []),
+        (..., {"add_bos_token": False, "add_eos_token": True}, [], ["</s>"]),
+        (None, {"add_bos_token": True}, ["<s>"], []),
+        (None, {"add_bos_token": True, "add_eos_token": True}, ["<s>"], ["</s>"]),
+        ({"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+         {"add_bos_token": True}, ["<s>"], []),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["PreTrainedTokenizerFast", "LlamaTokenizer"])
+def test_stated_ends_are_put_and_told(
+    directory: Path, tmp_path: Path, kind: str, processor: Any, settings: Any, front: Any, back: Any
+) -> None:
+    path = with_settings(directory, tmp_path, processor, tokenizer_class=kind, **settings)
+    with pytest.warns(UserWarning, match=f"{next(reversed(settings))} is .*the other says"):
+        tokenizer = load_tokenizer(path)
+    lookup = tokenizer.inner.convert_tokens_to_ids
+    bare = tokenizer.encode("hi hi", add_special_tokens=False)
+    assert tokenizer.encode("hi hi") == [*lookup(front), *bare, *lookup(back)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"add_bos_token": True, "add_eos_token": False}, {"add_bos_token": None},
+     {"add_eos_token": True, "eos_token": None}],
+)  # fmt: skip
+def test_what_does_not_contradict_is_as_it_is(
+    directory: Path, tmp_path: Path, settings: Any, recwarn: pytest.WarningsRecorder
+) -> None:
+    tokenizer = load_tokenizer(with_settings(directory, tmp_path, **settings))
+    assert tokenizer.encode("hi")[0] == tokenizer.bos_token_id and len(tokenizer.encode("hi")) == 2
+    assert not [each for each in recwarn if "add_" in str(each.message)]
+
+
+def test_statements_that_cannot_be_put(directory: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="add_eos_token is 'yes'; it must be true or false"):
+        load_tokenizer(with_settings(directory, tmp_path, add_eos_token="yes"))
+    extra = json.loads((directory / "tokenizer.json").read_text())
+    extra = next(each["id"] for each in extra["added_tokens"] if each["content"] == "<extra>")
+    processor = {"type": "BertProcessing", "sep": ["<extra>", extra], "cls": ["<extra>", extra]}
+    with pytest.raises(InputError, match=r"add_bos_token is true.*<extra>.* make the files agree"):
+        load_tokenizer(with_settings(directory, tmp_path, processor, add_bos_token=True))
+
+
+TWICE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+TWO_TEXTS = {"type": "TemplateProcessing", "special_tokens": {},
+             "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 2,
+             "pair": [{"Sequence": {"id": each, "type_id": 0}} for each in "AB"]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("section", "value"),
+    [
+        ("normalizer", {"type": "Sequence", "normalizers": [TWICE] * 40}),
+        ("normalizer", {"type": "Sequence", "normalizers": [{**TWICE, "pattern": {"String": ""}}] * 40}),
+        ("normalizer", {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "a" * 99}] * 99}),
+        ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "/////wAAAAAAAAAA"}),
+        ("decoder", {"type": "Sequence", "decoders": [{"type": "Sequence", "decoders": [TWICE] * 20}] * 2}),
+        ("pre_tokenizer", {"type": "Sequence", "pretokenizers": [
+            {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": False}] * 40}),
+        ("post_processor", {"type": "Sequence", "processors": [TWO_TEXTS] * 40}),
+        ("post_processor", {**TWO_TEXTS, "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}] * 9999,
+                            "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}}),
+    ],
+)  # fmt: skip
+def test_a_tokenizer_that_grows_texts_without_end(
+    directory: Path, tmp_path: Path, section: str, value: Any
+) -> None:
+    content = json.loads((directory / "tokenizer.json").read_text())
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**content, section: value}))
+    with pytest.raises(InputError, match="times longer|claims more"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_panic_of_the_library_is_named(directory: Path, tmp_path: Path) -> None:
+    content = json.loads((directory / "tokenizer.json").read_text())
+    bomb = {
+        "type": "Split",
+        "pattern": {"Regex": "(a+)+$"},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**content, "pre_tokenizer": bomb}))
+    tokenizer = load_tokenizer(tmp_path)
+    with pytest.raises(InputError, match="cannot read this text: PanicException"):
+        tokenizer.encode("a" * 40 + "b")
 
 
 @pytest.mark.parametrize(

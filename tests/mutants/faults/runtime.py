@@ -139,7 +139,7 @@ MUTANTS = (
         "stop-string-in-the-text",
         "the stop string is shown",
         "core/runtime/stopping.py",
-        {"return buffer[: at + 1 - max(ended)], True": "return buffer[: at + 1], True"},
+        {"self._release(max(ended))": "self._release(0)"},
         (f"{STOPPING}::test_a_stop_string_over_tokens_is_held_back_and_cut_off",),
     ),
     Mutant(
@@ -147,11 +147,36 @@ MUTANTS = (
         "the beginning of a stop string is streamed before it is decided",
         "core/runtime/stopping.py",
         {
-            "cut = len(buffer) - max(automaton.matched for automaton in self._automata)": (
-                "cut = len(buffer)"
+            "self._release(max(automaton.matched for automaton in self._automata))": (
+                "self._release(0)"
             )
         },
         (f"{STOPPING}::test_a_stop_string_over_tokens_is_held_back_and_cut_off",),
+    ),
+    Mutant(
+        "output-decoded-alone",
+        "the text of an output does not know what came before it",
+        "core/runtime/request.py",
+        {"decoder, self.tokens)": "decoder, ())"},
+        ("tests/runtime/test_text.py::test_prompt_and_text_are_the_decoding_of_all_ids[newlines]",),
+    ),
+    Mutant(
+        "last-stop-is-length",
+        "a stop string that the last allowed token completes reports length",
+        "core/runtime/request.py",
+        {'"stop" if self.output.close() else "length"': '"length"'},
+        (f"{STOPPING}::test_a_stop_string_that_the_last_allowed_token_leaves_open",),
+    ),
+    Mutant(
+        "special-tokens-unmatched",
+        "stop strings do not see special tokens",
+        "core/runtime/stopping.py",
+        {
+            "self._detokenizer.push(token_id) if hidden is None else hidden": (
+                "self._detokenizer.push(token_id)"
+            )
+        },
+        (f"{STOPPING}::test_a_special_token_is_matched_and_not_shown",),
     ),
     Mutant(
         "last-token-whatever-is-stated",
