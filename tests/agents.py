@@ -14,6 +14,9 @@ from typing import NamedTuple
 
 import torch.distributed as dist
 
+HANGING = 900
+"""Seconds after which a process counts as hanging; on a slow and busy machine some take a minute."""
+
 
 class Ended(NamedTuple):
     """How one process ended."""
@@ -22,7 +25,7 @@ class Ended(NamedTuple):
     output: str
 
 
-def run_ranks(script: str, folder: Path, world: int, timeout: float = 120) -> list[Ended]:
+def run_ranks(script: str, folder: Path, world: int, timeout: float = HANGING) -> list[Ended]:
     """Run ``script folder`` as every rank of one host, and wait for all of them.
 
     The processes get torchrun's environment; like torchrun, this one holds the store, on a port
@@ -70,7 +73,7 @@ def _search_path() -> list[str]:
 
 
 def run_agents(
-    folder: Path, arguments: Sequence[str], *, agents: int, per_agent: int, timeout: float = 120
+    folder: Path, arguments: Sequence[str], *, agents: int, per_agent: int, timeout: float = HANGING
 ) -> list[Ended]:
     """Start the agents on this host, wait for all of them.
 

@@ -1,0 +1,21 @@
+"""Pytest plugin: what tests take of this machine is one thread, and what its CPU packs is said.
+
+Several threads that spin on tiny operations take several times the processor time and, beside other
+work, the wall time too. A test about threads asks for them itself.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # read when torch is imported
+    os.environ[_variable] = "1"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which real packer ran."""
+    from packers import packer_line
+
+    terminalreporter.write_line(packer_line())
