@@ -9,6 +9,8 @@ import sys
 
 import pytest
 import torch
+from agents import HANGING
+from packers import PACKERS
 from torch.nn import functional as F
 
 from archzoo.context import BuildContext
@@ -24,8 +26,6 @@ from archzoo.layers.qkv import QKVParallelLinear
 from archzoo.parallel import Group, Topology
 from archzoo.quantization import UnquantizedConfig
 from archzoo.quantization.packing import WeightPacker
-from packers import PACKERS
-from agents import HANGING
 from ranks import contexts, fill, finish, on_ranks, with_groups
 
 DTYPES = [torch.float64, torch.float32]

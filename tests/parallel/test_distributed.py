@@ -282,7 +282,6 @@ PROCESS_CHECKS = (pickled_group, start_up, groups_are_shared, lost_peer)
 
 def run_rank(folder: Path) -> None:
     """One gloo rank: every check, in one order on all ranks."""
-    torch.set_num_threads(1)
     rank = init_from_torchrun(LAYOUTS[0]).rank
     layouts = [Groups.of(t.at(rank), distributed_factory(t.at(rank))) for t in LAYOUTS]
     failures: dict[str, str] = {}

@@ -71,7 +71,6 @@ def answers(folder: Path, topology: dict[str, Any]) -> dict[str, Any]:
 
 def run_rank(folder: Path) -> None:
     """One process of torchrun."""
-    torch.set_num_threads(1)
     found = [answers(folder, topology) for topology in TOPOLOGIES]
     torch.save(found, folder / f"{os.environ['RANK']}.pt")
     shutdown()
@@ -138,7 +137,7 @@ def test_the_command_says_on_two_agents_what_one_process_says(
     sizes = ["--pp", "2", "--attn-dp", "2"]
     ended = run_agents(tmp_path, ["-m", "archzoo", *command, *sizes], agents=2, per_agent=2)
     assert [each.code for each in ended] == [0, 0], ended
-    assert [each.output.count(said) for each in ended] == [1, 0] and said
+    assert sorted(each.output.count(said) for each in ended) == [0, 1] and said
 
 
 def compare(found: dict[str, Any], expected: dict[str, Any]) -> None:

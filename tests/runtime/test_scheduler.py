@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-import time
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -316,18 +316,25 @@ def test_a_step_is_plain_data() -> None:
     assert pickle.loads(pickle.dumps(step)) == step
 
 
-def test_a_decode_step_costs_microseconds_for_a_request() -> None:
+def test_a_decode_step_costs_a_few_calls_for_a_request() -> None:
+    """Calls of Python and C functions, which unlike time are the same on every machine."""
     scheduler, _ = build(slots=64 * 300, requests=64, context=300, rows=64)
     for n in range(64):
         ask(scheduler, [n], 250)
-    best = float("inf")
+    counts: list[int] = []
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        counts[-1] += event in ("call", "c_call")
+
     for _ in range(100):
-        start = time.perf_counter()
+        counts.append(0)
+        sys.setprofile(count)
         step = scheduler.next_step()
         assert step is not None
         scheduler.finish_step(step, [1] * sum(step.samples))
-        best = min(best, time.perf_counter() - start)
-    assert best / 64 < 20e-6, f"{best / 64 * 1e6:.1f} µs for each request"
+        sys.setprofile(None)
+    assert counts[1] / 64 < 100, f"{counts[1] / 64:.1f} calls for each request"
+    assert counts[-1] == counts[1], "a longer output costs more"
 
 
 WORK = st.lists(

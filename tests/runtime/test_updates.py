@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from packers import PACKERS
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -18,7 +19,6 @@ from archzoo.quantization import UnquantizedConfig, select
 from archzoo.quantization.packing import WeightPacker
 from archzoo.quantization.unquantized import UnquantizedLinearMethod
 from archzoo.weights import IterableSource, open_source
-from packers import PACKERS
 from tiny import ids_of, tiny_llama
 
 SIZES: dict[str, Any] = {"num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 131}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from packers import PACKERS
 from torch import Tensor
 
 from archzoo.context import BuildContext
@@ -15,7 +16,6 @@ from archzoo.parallel import Topology, box_slices
 from archzoo.quantization import UnquantizedConfig
 from archzoo.quantization.packing import WeightPacker
 from archzoo.quantization.unquantized_experts import UnquantizedExpertsMethod
-from packers import PACKERS
 from ranks import on_ranks
 
 E, D, F, K = 5, 12, 8, 3
