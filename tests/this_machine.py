@@ -1,7 +1,8 @@
 """Pytest plugin: what tests take of this machine is one thread, and what its CPU packs is said.
 
 Several threads that spin on tiny operations take several times the processor time and, beside other
-work, the wall time too. A test about threads asks for them itself.
+work, the wall time too. A test about threads asks for them itself. What a launcher left in the
+environment is not for tests.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import pytest
 
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # read when torch is imported
     os.environ[_variable] = "1"
+for _variable in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+    os.environ.pop(_variable, None)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

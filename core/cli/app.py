@@ -139,7 +139,7 @@ def generate(
 
     from .console import session
 
-    with session(debug) as screen:
+    with session(debug, None if tp is None else tp * pp) as screen:
         if output is not None and screen.leads:
             check_writable(output, "--output")
         if text is None and ids is None:
@@ -244,7 +244,7 @@ def verify(
 
     from .console import session
 
-    with session(debug) as screen:
+    with session(debug, max(ranks) * max(stages)) as screen:
         if record is not None and screen.leads:
             check_writable(record, "--record")
         with screen.busy("Starting"):

@@ -195,7 +195,7 @@ def _draft(options: Options, model: Model) -> Model | None:
     if options.draft is None:
         return None
     path = local_path(options.draft, options.offline)
-    ranks = max(1, process_count())
+    ranks = model.engine.executor.processes
     return load(path, tp=ranks, dtype=options.dtype, offline=options.offline, target=model)
 
 

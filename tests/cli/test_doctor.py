@@ -224,7 +224,11 @@ def test_probe(kind: str, probed: dict[str, dict[str, object]]) -> None:
 
 
 def test_an_import_that_hangs_is_given_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.install("zqhang", {"AForCausalLM": "zqhang:A"}, files={"zqhang.py": "import time\ntime.sleep(9999)\n"})
+    site.install(
+        "zqhang",
+        {"AForCausalLM": "zqhang:A"},
+        files={"zqhang.py": "import time\ntime.sleep(9999)\n"},
+    )
     monkeypatch.syspath_prepend(str(site.folder))
     monkeypatch.setenv("ARCHZOO_PLUGINS", "zqhang")
     (probe,) = probing.probe(probing.targets(site.catalog()), 0.5)

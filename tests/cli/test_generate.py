@@ -144,6 +144,41 @@ def test_no_prompt_is_usage(
     assert done.code == 2 and says in done.err
 
 
+POD = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "here"}
+ONE = ["--token-ids", "9,8", "--max-new-tokens", "3", "--ignore-eos"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "command", "options"),
+    [
+        ({"RANK": "1"}, "generate", ONE),
+        ({"RANK": "abc", "LOCAL_RANK": "3"}, "generate", [*ONE, "--tp", "3"]),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "generate", ONE),
+        ({"RANK": "1", "WORLD_SIZE": "1", "MASTER_ADDR": "here"}, "generate", ONE),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "RANK": ""}, "generate", ONE),
+        (POD, "generate", [*ONE, "--tp", "1"]),
+        (POD, "generate", [*ONE, "--tp", "1", "--draft", "itself"]),
+        (POD, "preflight", []),
+        (POD, "verify", ["--length", "3"]),
+    ],
+    ids=str,
+)
+def test_a_command_of_one_process_answers_in_another_launcher_s_job(
+    run: Run,
+    llama: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    command: str,
+    options: list[str],
+) -> None:
+    options = [str(llama) if each == "itself" else each for each in options]
+    expected = run(command, llama, *options)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = run(command, llama, *options)
+    assert (found.code, found.out) == (0, expected.out) and found.out
+
+
 def test_a_lone_world_size_is_no_torchrun(
     run: Run, chatty: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

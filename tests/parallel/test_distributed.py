@@ -26,7 +26,6 @@ from archzoo.parallel.distributed import DistributedCommunicator, distributed_fa
 from archzoo.parallel.in_process import InProcessWorld
 from archzoo.parallel.launch import (
     init_from_torchrun,
-    local_device,
     shutdown,
     started_by_torchrun,
 )
@@ -341,49 +340,6 @@ def test_a_compiled_step_traces_through(tmp_path: Path) -> None:
         same(compiled(torch.ones(2, 4)), torch.full((2, 4), 3.0))
     finally:
         shutdown()
-
-
-TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-
-
-def environment(monkeypatch: pytest.MonkeyPatch, **changes: str | None) -> None:
-    for name, text in {**TORCHRUN, "LOCAL_RANK": "0", **changes}.items():
-        if text is None:
-            monkeypatch.delenv(name, raising=False)
-        else:
-            monkeypatch.setenv(name, text)
-
-
-@pytest.mark.parametrize("missing", ["RANK", "WORLD_SIZE", "MASTER_ADDR"])
-def test_started_by_torchrun_needs_all_three(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    environment(monkeypatch)
-    assert started_by_torchrun()
-    environment(monkeypatch, **{missing: None})
-    assert not started_by_torchrun()
-    with pytest.raises(TopologyError, match="torchrun --nproc-per-node 6"):
-        init_from_torchrun(Topology(tp=3, pp=2))
-
-
-def test_world_size_is_checked_before_anything_connects(monkeypatch: pytest.MonkeyPatch) -> None:
-    environment(monkeypatch)
-    with pytest.raises(TopologyError, match=r"2 processes.*tp=3 x pp=1 = 3.*nproc-per-node 3"):
-        init_from_torchrun(Topology(tp=3))
-    environment(monkeypatch, WORLD_SIZE="two")
-    with pytest.raises(TopologyError, match="WORLD_SIZE='two' must be a number"):
-        init_from_torchrun(Topology(tp=3))
-
-
-def test_local_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert local_device("cpu") == torch.device("cpu")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    environment(monkeypatch, LOCAL_RANK="1")
-    assert local_device("cuda") == torch.device("cuda", 1)
-    environment(monkeypatch, LOCAL_RANK="2")
-    with pytest.raises(TopologyError, match="LOCAL_RANK=2 needs GPU 2, this host shows 2"):
-        local_device("cuda")
-    environment(monkeypatch, LOCAL_RANK=None)
-    with pytest.raises(TopologyError, match="LOCAL_RANK='' must be a number"):
-        local_device("cuda")
 
 
 def test_factory_needs_a_process_group() -> None:
