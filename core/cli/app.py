@@ -209,7 +209,7 @@ def verify(
             min=1, help="Tokens of a random prompt.", show_default="64, or what the context holds"
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random prompt.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the random prompt.")] = 0,
     tolerance: Annotated[
         float | None,
         typer.Option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Unpack, cast, overload
+from typing import Literal, Unpack, cast, overload
 
 from torch import Tensor
 
@@ -21,6 +21,7 @@ from .generation import (
     StreamChunk,
     generate_all,
     generate_stream,
+    sampling_params,
 )
 from .judging import JudgingModel
 from .prefix_cache import CacheStats
@@ -197,7 +198,7 @@ class Model(JudgingModel, AuxStates):
         self._require("generate")
         drafter = self._drafter(draft, draft_tokens)
         many = list(prompt) if is_batch(prompt) else [prompt]
-        params = SamplingParams(max_new_tokens, **cast(dict[str, Any], options))
+        params = sampling_params(max_new_tokens, options)
         requests = [self._request(cast(Prompt, one), params, drafter) for one in many]
         if stream:
             return generate_stream(self.engine, requests)

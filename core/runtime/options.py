@@ -13,7 +13,7 @@ from ..config import ModelConfig
 from ..errors import BackendUnavailableError, InputError, QuantizationError, TopologyError
 from ..parallel import Topology
 from ..parallel.launch import local_device, started_by_torchrun
-from .request import integer
+from .request import MAX_INT64, integer
 
 DTYPES = {
     "float32": torch.float32,
@@ -92,7 +92,7 @@ def check_room(
     Raises:
         InputError: which, and its range.
     """
-    integer("max_requests", max_requests, 1)
+    integer("max_requests", max_requests, 1, MAX_INT64)
     optional = {
         "kv_slots": kv_slots,
         "prefill_chunk": prefill_chunk,
@@ -100,7 +100,7 @@ def check_room(
     }
     for name, value in optional.items():
         if value is not None:
-            integer(name, value, 1)
+            integer(name, value, 1, MAX_INT64)
 
 
 def device_of(device: torch.device | str | None) -> torch.device:

@@ -15,6 +15,7 @@ import pytest
 from cli.conftest import Run, as_processes
 
 import archzoo
+from archzoo.errors import InputError
 from archzoo.runtime import StreamChunk, memory
 from archzoo.runtime.tokenizer import TransformersTokenizer
 
@@ -108,6 +109,25 @@ def test_a_text_ends_at_the_tokenizers_end_token(
     for options in (("--prompt", "hi", "--ignore-eos"), ("--token-ids", ids)):
         done = run(*base, *options)
         assert done.err.startswith("8 tokens") and "end: length" in done.err
+
+
+def test_the_model_s_own_end_id_may_lie_outside_its_vocabulary(
+    run: Run, chatty: Path, model: archzoo.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As beside a tokenizer with more tokens than the checkpoint; a caller's own may not."""
+    outside = model.config.vocab_size
+    ends = property(lambda self: frozenset({outside}))
+    monkeypatch.setattr(TransformersTokenizer, "eos_token_ids", ends)
+    assert run("generate", chatty, "--prompt", "hi", "--max-new-tokens", 2).code == 0
+    with pytest.raises(InputError, match=f"stop_token_ids={outside}"):
+        model.generate("hi", stop_token_ids=[outside])
+
+
+def test_a_seed_out_of_range_is_named(run: Run, llama: Path) -> None:
+    done = run("generate", llama, "--token-ids", "9", "--seed", 2**63)
+    assert done.code == 1 and f"seed={2**63} must be an integer in 0…{2**63 - 1}" in done.err
+    done = run("verify", llama, "--seed", 2**63)
+    assert done.code == 2 and "--seed" in done.err
 
 
 def test_the_prompt_comes_through_a_pipe(

@@ -294,7 +294,9 @@ def test_float16_runs_as_float32_on_a_cpu_unless_asked_for(
         ({"kv_slots": 0}, InputError, "kv_slots=0"),
         ({"kv_slots": 1.5}, InputError, "kv_slots=1.5"),
         ({"kv_slots": 10**13}, CapacityError, "kv_slots=10000000000000 need .* GiB"),
+        ({"kv_slots": 2**63}, InputError, r"kv_slots=\d+ must be an integer in 1…"),
         ({"max_requests": 0}, InputError, "max_requests=0"),
+        ({"max_requests": 10**12}, CapacityError, "max_requests=1000000000000 need .* GiB for"),
         ({"prefill_chunk": 0}, InputError, "prefill_chunk=0"),
         ({"compile": "yes"}, InputError, "compile='yes'"),
         ({"dtype": "float8_e4m3fn"}, InputError, "float8_e4m3fn.*must be float32"),
@@ -311,6 +313,7 @@ def test_load_refuses_by_name_before_reading(
 ) -> None:
     from archzoo.weights import SafetensorsSource
 
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 2**34)
     for name in ("read", "read_into"):
         monkeypatch.setattr(SafetensorsSource, name, lambda *a: pytest.fail("bytes were read"))
     with pytest.raises(error, match=message):

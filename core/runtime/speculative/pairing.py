@@ -18,7 +18,7 @@ def make_drafter(target: Engine, draft: Engine, tokens: int | None) -> Drafter:
     Args:
         target: whose requests.
         draft: proposes; may be the target itself.
-        tokens: to propose at once; None for DRAFT_TOKENS.
+        tokens: to propose at once, no more than the draft's context; None for DRAFT_TOKENS.
 
     Raises:
         InputError: no language model, another vocabulary or width, or a target that gives other
@@ -26,7 +26,8 @@ def make_drafter(target: Engine, draft: Engine, tokens: int | None) -> Drafter:
         BoundaryError: states that the target does not have.
         SpoiltWeightsError: writing the draft's weights ended half-way.
     """
-    count = DRAFT_TOKENS if tokens is None else integer("draft_tokens", tokens, 1)
+    most = draft.limits.pool.context
+    count = DRAFT_TOKENS if tokens is None else integer("draft_tokens", tokens, 1, most)
     draft.require_weights()
     module, big = draft.runners[0].module, target.runners[0].module
     if not isinstance(module, CausalLM):
