@@ -53,7 +53,7 @@ class Screen:
     def __init__(self, ranks: int | None = 1) -> None:
         """Look at the streams and the rank as they are now."""
         self.leads = True
-        if "RANK" in os.environ:
+        if ranks != 1 and "RANK" in os.environ:
             from ..parallel.launch import is_follower
 
             self.leads = not is_follower(ranks)

@@ -35,6 +35,11 @@ TIMEOUT = timedelta(minutes=10)
 PATIENCE = timedelta(seconds=2)
 """How long a rank waits for the others in silence: the variables may be another launcher's."""
 
+_WITHOUT = (
+    "to simulate all ranks in one process, unset RANK, WORLD_SIZE and MASTER_ADDR, "
+    "which another launcher may have left"
+)
+
 
 def started_by_torchrun() -> bool:
     """Whether this process was started as a rank of a job, as its variables say.
@@ -148,12 +153,6 @@ def _check_world(processes: int, sizes: Topology) -> None:
             f"pp={sizes.pp} = {sizes.world_size}; start with torchrun --nproc-per-node "
             f"{sizes.world_size}, or change tp or pp; {_WITHOUT}"
         )
-
-
-_WITHOUT = (
-    "to simulate all ranks in one process, unset RANK, WORLD_SIZE and MASTER_ADDR, "
-    "which another launcher may have left"
-)
 
 
 @contextmanager

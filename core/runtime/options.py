@@ -103,8 +103,12 @@ def check_room(
             integer(name, value, 1, MAX_INT64)
 
 
-def device_of(device: torch.device | str | None) -> torch.device:
+def device_of(device: torch.device | str | None, ranks: int = 1) -> torch.device:
     """The device asked for; on a host of several processes each takes its own GPU.
+
+    Args:
+        device: asked for; None for the CPU.
+        ranks: of the model. One rank alone may be in a job whose launcher numbers no GPUs.
 
     Raises:
         BackendUnavailableError: this installation of torch has no such device.
@@ -118,7 +122,8 @@ def device_of(device: torch.device | str | None) -> torch.device:
             "this installation of torch",
             f"use 'cpu', or install torch for that device ({str(error).splitlines()[0]})",
         ) from error
-    if place == torch.device("cuda") and started_by_torchrun():
+    numbered = ranks > 1 or "LOCAL_RANK" in os.environ
+    if place == torch.device("cuda") and started_by_torchrun() and numbered:
         return local_device("cuda")
     return place
 

@@ -146,8 +146,9 @@ class Request:
         self.tokens = check_prompt(prompt_ids, vocab_size)
         self.num_prompt = len(self.tokens)
         self.params = params.seeded()
-        for stop_id in params.stop_token_ids if vocab_size is not None else ():
-            integer("stop_token_ids", stop_id, 0, vocab_size - 1)
+        if vocab_size is not None:
+            for stop_id in params.stop_token_ids:
+                integer("stop_token_ids", stop_id, 0, vocab_size - 1)
         ends = params.stop_token_ids if params.ignore_eos else (*params.stop_token_ids, *eos_ids)
         self.output = OutputText(ends, params.stop, decoder)
         self.limit = params.max_new_tokens

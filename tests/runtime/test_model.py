@@ -28,6 +28,7 @@ from archzoo.errors import (
     TopologyError,
 )
 from archzoo.runtime import memory
+from archzoo.runtime.options import device_of
 from tiny import ids_of, reference_logits, tiny_llama
 
 
@@ -277,6 +278,7 @@ def test_float16_runs_as_float32_on_a_cpu_unless_asked_for(
     [
         ({"tp": 4}, ShapeError, "6 query heads.*tp=4"),
         ({"tp": 0}, TopologyError, "tp=0"),
+        ({"tp": 2**31}, TopologyError, "tp=2147483648 must be an integer in 1…2147483647"),
         ({"pp": 4}, ShapeError, "pp=4.*3 layers"),
         ({"pp": 0}, TopologyError, "pp=0"),
         ({"pp_layers": (2, 1)}, TopologyError, "for 2 pipeline stages, pp=1"),
@@ -318,6 +320,19 @@ def test_load_refuses_by_name_before_reading(
         monkeypatch.setattr(SafetensorsSource, name, lambda *a: pytest.fail("bytes were read"))
     with pytest.raises(error, match=message):
         archzoo.load(llama[0], **options)
+
+
+def test_one_rank_needs_no_number_of_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod of several may have one GPU each; ranks that share a model must be told apart."""
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "here")):
+        monkeypatch.setenv(name, value)
+    assert device_of("cuda") == torch.device("cuda")
+    with pytest.raises(TopologyError, match="LOCAL_RANK='' must be a number"):
+        device_of("cuda", ranks=2)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert device_of("cuda") == device_of("cuda", ranks=2) == torch.device("cuda", 1)
 
 
 def test_a_topology_may_be_given_whole(llama: tuple[Path, Any]) -> None:
