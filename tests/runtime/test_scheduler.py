@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pickle
-import sys
 from collections.abc import Sequence
 
 import pytest
+from calls import calls_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runtime.fake_model import VOCAB, FakeModel, alone
@@ -317,22 +317,16 @@ def test_a_step_is_plain_data() -> None:
 
 
 def test_a_decode_step_costs_a_few_calls_for_a_request() -> None:
-    """Calls of Python and C functions, which unlike time are the same on every machine."""
     scheduler, _ = build(slots=64 * 300, requests=64, context=300, rows=64)
     for n in range(64):
         ask(scheduler, [n], 250)
-    counts: list[int] = []
 
-    def count(_frame: object, event: str, _argument: object) -> None:
-        counts[-1] += event in ("call", "c_call")
-
-    for _ in range(100):
-        counts.append(0)
-        sys.setprofile(count)
+    def take_step() -> None:
         step = scheduler.next_step()
         assert step is not None
         scheduler.finish_step(step, [1] * sum(step.samples))
-        sys.setprofile(None)
+
+    counts = [calls_of(take_step) for _ in range(100)]
     assert counts[1] / 64 < 100, f"{counts[1] / 64:.1f} calls for each request"
     assert counts[-1] == counts[1], "a longer output costs more"
 
