@@ -1,6 +1,6 @@
 """Loading 2.2 GB of bfloat16 from a warm page cache, beside one plain copy and transformers.
 
-    python benchmarks/load.py [--rounds 5] [--folder KEPT]
+    python benchmarks/load.py [--rounds 5] [--folder KEPT]     (on Linux: memory is read in /proc)
 
 A checkpoint in the shape of TinyLlama 1.1B, of five shards, is written once and removed afterwards
 (or kept in a folder that is given). Each contender loads it in a fresh process, twice; rounds are

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,6 +13,9 @@ from typing import NamedTuple
 
 import torch.distributed as dist
 
+HANGING = 900
+"""Seconds after which a process counts as hanging; on a slow and busy machine some take a minute."""
+
 
 class Ended(NamedTuple):
     """How one process ended."""
@@ -22,11 +24,8 @@ class Ended(NamedTuple):
     output: str
 
 
-def run_ranks(script: str, folder: Path, world: int, timeout: float = 120) -> list[Ended]:
+def run_ranks(script: str, folder: Path, world: int, timeout: float = HANGING) -> list[Ended]:
     """Run ``script folder`` as every rank of one host, and wait for all of them.
-
-    The processes get torchrun's environment; like torchrun, this one holds the store, on a port
-    that is free for certain.
 
     Args:
         script: a file that may import what tests import.
@@ -34,28 +33,10 @@ def run_ranks(script: str, folder: Path, world: int, timeout: float = 120) -> li
         world: how many ranks.
         timeout: seconds until a rank counts as hanging, which fails the test.
     """
-    # documented by torch, yet not marked as exported
-    store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
-        "127.0.0.1", 0, is_master=True, wait_for_workers=False
-    )
-    common = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(store.port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "WORLD_SIZE": str(world),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *_search_path()]),
-    }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, script, str(folder)],
-            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(world)
-    ]
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, script, str(folder)]
+    store = new_store()
+    ranks = start_ranks(command, store.port, world, stderr=subprocess.STDOUT, PYTHONPATH=path)
     try:
         outputs = [process.communicate(timeout=timeout)[0] for process in ranks]
     finally:
@@ -64,15 +45,49 @@ def run_ranks(script: str, folder: Path, world: int, timeout: float = 120) -> li
     return [Ended(process.returncode, out) for process, out in zip(ranks, outputs, strict=True)]
 
 
-def _search_path() -> list[str]:
-    stated = os.environ.get("PYTHONPATH")
-    return [stated] if stated else []
+def new_store() -> dist.TCPStore:  # pyright: ignore[reportPrivateImportUsage]
+    """A store that processes meet at, on a port that is free for certain: it is held from here on."""
+    # documented by torch, yet not marked as exported
+    return dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False
+    )
+
+
+def start_ranks(
+    command: Sequence[str], port: int, world: int, *, stderr: int, **variables: str
+) -> list[subprocess.Popen[str]]:
+    """Start every rank of one host in torchrun's environment; like torchrun, we hold the store.
+
+    Args:
+        command: what each runs.
+        port: of the store.
+        world: how many ranks.
+        stderr: where its stderr goes; stdout goes to a pipe.
+        variables: of the environment.
+    """
+    common = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "WORLD_SIZE": str(world),
+        **variables,
+    }
+    return [
+        subprocess.Popen(
+            command,
+            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+        for rank in range(world)
+    ]
 
 
 def run_agents(
-    folder: Path, arguments: Sequence[str], *, agents: int, per_agent: int, timeout: float = 120
+    folder: Path, arguments: Sequence[str], *, agents: int, per_agent: int, timeout: float = HANGING
 ) -> list[Ended]:
-    """Start the agents on this host, wait for all of them.
+    """Start the agents on this host, wait for all of them. Which has rank 0 is theirs to agree on.
 
     Args:
         folder: where output is kept.
@@ -82,15 +97,12 @@ def run_agents(
         timeout: seconds until the job counts as hanging, which fails the test.
     """
     environment = {key: value for key, value in os.environ.items() if "ARCHZOO" not in key}
-    environment["OMP_NUM_THREADS"] = "1"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    running = []
+    store, running = new_store(), []
     for node in range(agents):
         command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={agents}"]
-        command += [f"--node-rank={node}", f"--nproc-per-node={per_agent}"]
-        command += ["--master-addr=127.0.0.1", f"--master-port={port}", *arguments]
+        command += [f"--nproc-per-node={per_agent}", "--local-addr=127.0.0.1"]
+        command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{store.port}"]
+        command += ["--rdzv-conf=is_host=false", *arguments]
         with (folder / f"agent-{node}").open("w") as file:
             running.append(
                 subprocess.Popen(

@@ -142,7 +142,7 @@ def generate(
 
     from .console import session
 
-    with session(debug) as screen:
+    with session(debug, None if tp is None else tp * pp) as screen:
         if output is not None and screen.leads:
             check_writable(output, "--output")
         if text is None and ids is None:
@@ -214,7 +214,7 @@ def verify(
             min=1, help="Tokens of a random prompt.", show_default="64, or what the context holds"
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random prompt.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the random prompt.")] = 0,
     tolerance: Annotated[
         float | None,
         typer.Option(
@@ -251,7 +251,7 @@ def verify(
 
     from .console import session
 
-    with session(debug) as screen:
+    with session(debug, max(ranks) * max(stages)) as screen:
         if record is not None and screen.leads:
             check_writable(record, "--record")
         with screen.busy("Starting"):

@@ -40,16 +40,23 @@ class Screen:
 
     Only the leading rank speaks; the others show nothing but errors.
 
+    Args:
+        ranks: of the models that the command runs, which torchrun's processes share; None for all
+            processes there are. A command of one rank speaks wherever it is run.
+
     Attributes:
         leads: whether this process speaks.
         out: results.
         err: progress, warnings, errors.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int | None = 1) -> None:
         """Look at the streams and the rank as they are now."""
-        self._rank = os.environ.get("RANK", "0")
-        self.leads = self._rank == "0"
+        self.leads = True
+        if ranks != 1 and "RANK" in os.environ:
+            from ..parallel.launch import is_follower
+
+            self.leads = not is_follower(ranks)
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")
         # Python has no stdout at all where its descriptor is closed.
@@ -87,7 +94,7 @@ class Screen:
         """Why the command ends, with the notes of outer layers; every rank may say so."""
         text = str(error) if isinstance(error, ArchzooError) else _unexpected(error)
         lines = [text, *getattr(error, "__notes__", ())]
-        who = "error" if self.leads else f"error on rank {self._rank}"
+        who = "error" if self.leads else f"error on rank {os.environ['RANK']}"
         self._line(Text(f"{who}: " + "\n  ".join(lines), style="red"))
 
     @contextmanager
@@ -125,16 +132,17 @@ class Screen:
 
 
 @contextmanager
-def session(debug: bool) -> Iterator[Screen]:
+def session(debug: bool, ranks: int | None = 1) -> Iterator[Screen]:
     """The screen of one command; whatever goes wrong inside becomes a message and an exit code.
 
     Args:
         debug: show the traceback as well.
+        ranks: as in Screen.
 
     Raises:
         Exit: with code 1, or 130 after Ctrl-C.
     """
-    screen = Screen()
+    screen = Screen(ranks)
     with _guarded(screen, debug), _shown_warnings(screen):
         yield screen
 

@@ -201,10 +201,9 @@ def _draft(options: Options, model: Model) -> Model | None:
     if options.draft is None:
         return None
     path = local_path(options.draft, options.offline)
-    ranks = max(1, process_count())
     return load(
         path,
-        tp=ranks,
+        tp=model.engine.executor.processes,
         dtype=options.dtype,
         check_values=options.check_values,
         offline=options.offline,
@@ -242,5 +241,6 @@ def _sampling(model: Model, options: Options, result: Result) -> SamplingParams:
         sampling = replace(sampling, max_new_tokens=max(1, min(NEW_TOKENS, room)))
     if options.text is not None and not sampling.ignore_eos:
         # The model sees ids; that they were a text, which its tokenizer's end ids end, we know.
-        sampling = replace(sampling, stop_token_ids=tuple(model.stop_ids()))
+        ends = (each for each in model.stop_ids() if each < model.config.vocab_size)
+        sampling = replace(sampling, stop_token_ids=tuple(ends))
     return sampling

@@ -48,9 +48,13 @@ def _watch(reading: int, rank: int) -> None:
     """Wait for the signal; other signals go on to their own handlers."""
     while signal.SIGTERM not in os.read(reading, 64):
         pass
-    text = (
-        f"archzoo: rank {rank} was ended by SIGTERM, which launchers send when another rank fails; "
-        "the output of that rank says why\n"
+    tell(
+        f"rank {rank} was ended by SIGTERM, which launchers send when another rank fails; "
+        "the output of that rank says why"
     )
-    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text.encode())
     os._exit(EXIT_CODE)
+
+
+def tell(text: str) -> None:
+    """A line on stderr, from any thread, at once."""
+    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"archzoo: {text}\n".encode())

@@ -153,6 +153,12 @@ class Topology:
         raise TopologyError(f"no group {group!r}; groups are {', '.join(GROUP_NAMES)}")
 
 
+_MOST = 2**31 - 1
+"""Ranks and layers that can be counted: torch.distributed's ranks are int32."""
+
+
 def _check_size(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise TopologyError(f"{name}={value!r} must be an integer >= {least}")
+    if value > _MOST:
+        raise TopologyError(f"{name}={value} must be an integer in {least}…{_MOST}")

@@ -10,31 +10,30 @@ plain one: ``weight`` keeps shape, dtype and shard spec but no memory, and
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import InputError
 from ..parallel import IN, OUT, LinearPartition, ParameterFactory, ShardedParameter
 from .base import QuantMethod
-
-PACKED_DTYPES = (torch.float32, torch.bfloat16)
-PACKED_ROWS = 512
-"""Rows the packed layout is chosen for. A layout for one row is no faster at one row and 1.5 times
-slower at eight (float32, oneDNN 3.12, Zen 5)."""
+from .packing import ONEDNN, WeightPacker
 
 
 class UnquantizedLinearMethod(QuantMethod):
     """A plain ``weight`` of (out_features, in_features).
 
+    Args:
+        packer: packs it where it can.
+
     Attributes:
-        packed: the weight as oneDNN multiplies it; None before the first multiplication, and where
-            the device or dtype has no packed GEMM.
+        packed: the weight as the packer multiplies it; None before the first multiplication, and
+            where the packer does not serve it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, packer: WeightPacker = ONEDNN) -> None:
         """Nothing packed yet."""
         self.packed: Tensor | None = None
+        self._packer = packer
         self._to_pack = False
 
     def __getstate__(self) -> dict[str, object]:
@@ -48,22 +47,21 @@ class UnquantizedLinearMethod(QuantMethod):
         layer.register_parameter("weight", make(partition.spec(OUT, IN)))
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
-        """Have the next multiplication pack the weight, where the CPU has a packed GEMM."""
-        self._to_pack = can_pack(_weight(layer))
+        """Have the next multiplication pack the weight, where the packer serves it."""
+        self._to_pack = self._packer.serves(_weight(layer))
 
     def restore_weights_before_loading(self, layer: nn.Module) -> None:
         """Give ``weight`` its memory back, with the packed values."""
         packed, self.packed, self._to_pack = self.packed, None, False
         weight = _weight(layer)
         if packed is not None and weight.is_meta:
-            plain = ShardedParameter(packed.to_dense(), weight.shard_spec)
+            plain = ShardedParameter(self._packer.unpack(packed), weight.shard_spec)
             layer.register_parameter("weight", plain)
 
     def plain_values(self, layer: nn.Module, name: str) -> Tensor:
         """The plain matrix, unpacked where only the packed one is left."""
         if name == "weight" and self.packed is not None and _weight(layer).is_meta:
-            plain: Tensor = self.packed.to_dense()
-            return plain
+            return self._packer.unpack(self.packed)
         return super().plain_values(layer, name)
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
@@ -72,15 +70,12 @@ class UnquantizedLinearMethod(QuantMethod):
             self._pack(layer)
         if self.packed is None:
             return F.linear(x, _weight(layer), bias)
-        product: Tensor = torch.ops.mkldnn._linear_pointwise.default(
-            x, self.packed, bias, "none", [], ""
-        )
-        return product
+        return self._packer.multiply(x, self.packed, bias)
 
     def _pack(self, layer: nn.Module) -> None:
         """Pack the weight; drop the plain copy unless it is shared."""
         self._to_pack, weight = False, _weight(layer)
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), PACKED_ROWS)
+        self.packed = self._packer.pack(weight.detach())
         if not getattr(layer, "shares_weight", False):
             layer.register_parameter(
                 "weight", ShardedParameter(weight.to("meta"), weight.shard_spec)
@@ -99,17 +94,6 @@ def state_of(method: object, packed: object) -> dict[str, object]:
             "CPU; take its weights by export_weights, or load the checkpoint again"
         )
     return vars(method).copy()
-
-
-def can_pack(weight: Tensor) -> bool:
-    """Whether this CPU has a packed GEMM for the weight."""
-    return (
-        weight.device.type == "cpu"
-        and weight.dtype in PACKED_DTYPES
-        and weight.numel() > 0
-        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch's own
-        and (weight.dtype is not torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    )
 
 
 def _weight(layer: nn.Module) -> ShardedParameter:

@@ -16,20 +16,25 @@ from torch.nn import functional as F
 
 from ..parallel import IN, OUT, ExpertPartition, ParameterFactory, ShardedParameter
 from .base import ExpertsMethod
-from .unquantized import PACKED_ROWS, can_pack, state_of
+from .packing import ONEDNN, WeightPacker
+from .unquantized import state_of
 
 
 class UnquantizedExpertsMethod(ExpertsMethod):
     """A plain ``weight`` of (experts, out_features, in_features).
 
+    Args:
+        packer: packs the matrices where it can.
+
     Attributes:
-        packed: each expert's matrix as oneDNN multiplies it; empty before loading, and where the
-            device or dtype has no packed GEMM.
+        packed: each expert's matrix as the packer multiplies it; empty before loading, and where the
+            packer does not serve them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, packer: WeightPacker = ONEDNN) -> None:
         """Nothing packed yet."""
         self.packed: tuple[Tensor, ...] = ()
+        self._packer = packer
 
     def __getstate__(self) -> dict[str, object]:
         """For a copy or a pickle."""
@@ -42,12 +47,11 @@ class UnquantizedExpertsMethod(ExpertsMethod):
         layer.register_parameter("weight", make(partition.spec(OUT, IN)))
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
-        """Pack every matrix where the CPU has a packed GEMM, and drop the plain ones."""
+        """Pack every matrix where the packer serves them, and drop the plain ones."""
         weight = _weight(layer)
-        if not can_pack(weight):
+        if not self._packer.serves(weight):
             return
-        reorder = torch.ops.mkldnn._reorder_linear_weight
-        self.packed = tuple(reorder(matrix, PACKED_ROWS) for matrix in weight.detach())
+        self.packed = tuple(map(self._packer.pack, weight.detach()))
         layer.register_parameter("weight", ShardedParameter(weight.to("meta"), weight.shard_spec))
 
     def restore_weights_before_loading(self, layer: nn.Module) -> None:
@@ -66,18 +70,13 @@ class UnquantizedExpertsMethod(ExpertsMethod):
     def apply(self, layer: nn.Module, x: Tensor, counts: Sequence[int]) -> Tensor:
         """Each block of rows by its expert's matrix."""
         matrices = self.packed or _weight(layer).unbind()
-        multiply = _multiply_packed if self.packed else F.linear
+        multiply = self._packer.multiply if self.packed else F.linear
         blocks = zip(torch.split(x, list(counts)), matrices, strict=True)
-        parts = [multiply(rows, matrix) for rows, matrix in blocks if len(rows)]
+        parts = [multiply(rows, matrix, None) for rows, matrix in blocks if len(rows)]
         return torch.cat(parts) if parts else x.new_empty(0, _weight(layer).shape[1])
 
     def _plain(self) -> Tensor:
-        return torch.stack([matrix.to_dense() for matrix in self.packed])
-
-
-def _multiply_packed(x: Tensor, matrix: Tensor) -> Tensor:
-    product: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, matrix, None, "none", [], "")
-    return product
+        return torch.stack(list(map(self._packer.unpack, self.packed)))
 
 
 def _weight(layer: nn.Module) -> ShardedParameter:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
+from ..errors import InputError
 from .engine import Engine, OfOneProcess
-from .request import FinishReason, Request
+from .request import FinishReason, Request, SamplingParams
 from .speculative.state import SpeculationReport
 
 
@@ -33,6 +34,22 @@ class GenerateOptions(TypedDict, total=False):
     stop: str | Sequence[str]
     stop_token_ids: int | Sequence[int]
     ignore_eos: bool
+
+
+def sampling_params(max_new_tokens: int | None, options: Mapping[str, Any]) -> SamplingParams:
+    """What ``generate`` is given, checked.
+
+    Raises:
+        InputError: an option that there is not, or one out of its range.
+    """
+    known = GenerateOptions.__annotations__
+    unknown = [repr(name) for name in options if name not in known]
+    if unknown:
+        raise InputError(
+            f"generate has no option {', '.join(unknown)}; it has max_new_tokens, stream, draft, "
+            f"draft_tokens, {', '.join(known)}"
+        )
+    return SamplingParams(max_new_tokens, **options)
 
 
 @dataclass(frozen=True)

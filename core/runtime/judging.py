@@ -151,7 +151,7 @@ class JudgingModel(PromptedModel):
     def _prompt_length(self, front: str) -> int:
         """Rows of what stands in front of a text, as sentence-transformers counts them."""
         ids = self._text_ids(front.strip(), "")
-        return len(ids) - (bool(ids) and self.tokenizer.is_hidden(ids[-1]))
+        return len(ids) - (bool(ids) and self.tokenizer.hidden_text(ids[-1]) is not None)
 
     def classify(
         self,

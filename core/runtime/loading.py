@@ -124,7 +124,7 @@ def load(
     sizes, name = sizes_of(topology, tp, pp, attn_dp, ep, pp_layers), backend or "torch"
     check_methods(quantization, name, compile)
     check_room(kv_slots, max_requests, prefill_chunk, pp_micro_batches)
-    place, asked = device_of(device), check_dtype(dtype)
+    place, asked = device_of(device, sizes.world_size), check_dtype(dtype)
     with observing(path, catalog()) as seen:
         checkpoint = Checkpoint(local_path(path, is_offline(offline)), quantization=quantization)
         try:

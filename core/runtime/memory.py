@@ -100,7 +100,7 @@ def pool_size(
         max_requests: generating requests at once.
 
     Raises:
-        CapacityError: the slots asked for need more memory than there is.
+        CapacityError: the slots or requests asked for need more memory than there is.
     """
     context = context_of(models[0].config)
     layouts = [KVCacheLayout.of(model.attention_specs(), model.dtype) for model in models]
@@ -119,7 +119,14 @@ def pool_size(
         slots = kv_slots
     # Each process reads its own free memory; ranks must plan with one number.
     slots = executor.least(slots)
-    return PoolSize(slots, Engine.table_rows(max_requests), min(context, slots))
+    size = PoolSize(slots, Engine.table_rows(max_requests), min(context, slots))
+    table = size.requests * size.context * torch.int64.itemsize * executor.ranks_in_memory
+    if free is not None and table > free:
+        raise CapacityError(
+            f"max_requests={max_requests} need {table / 2**30:.1f} GiB for their table of slots, "
+            f"{free / 2**30:.1f} GiB are available on {device}; ask for fewer"
+        )
+    return size
 
 
 def context_of(config: ModelConfig) -> int:

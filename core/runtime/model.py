@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal, Unpack, cast, overload
+from typing import Literal, Unpack, cast, overload
 
 from torch import Tensor
 
@@ -23,6 +23,7 @@ from .generation import (
     Stream,
     StreamChunk,
     generate_all,
+    sampling_params,
 )
 from .judging import JudgingModel
 from .prefix_cache import CacheStats
@@ -208,7 +209,7 @@ class Model(JudgingModel, AuxStates):
             self.engine.choosable = self._choosable
         drafter = self._drafter(draft, draft_tokens)
         many = list(prompt) if is_batch(prompt) else [prompt]
-        params = SamplingParams(max_new_tokens, **cast(dict[str, Any], options))
+        params = sampling_params(max_new_tokens, options)
         requests = [self._request(cast(Prompt, one), params, drafter) for one in many]
         if stream:
             return Stream(self.engine, requests)

@@ -13,7 +13,7 @@ from ..config import ModelConfig
 from ..errors import BackendUnavailableError, InputError, QuantizationError, TopologyError
 from ..parallel import Topology
 from ..parallel.launch import local_device, started_by_torchrun
-from .request import integer
+from .request import MAX_INT64, integer
 
 DTYPES = {
     "float32": torch.float32,
@@ -102,7 +102,7 @@ def check_room(
     Raises:
         InputError: which, and its range.
     """
-    integer("max_requests", max_requests, 1)
+    integer("max_requests", max_requests, 1, MAX_INT64)
     optional = {
         "kv_slots": kv_slots,
         "prefill_chunk": prefill_chunk,
@@ -110,11 +110,15 @@ def check_room(
     }
     for name, value in optional.items():
         if value is not None:
-            integer(name, value, 1)
+            integer(name, value, 1, MAX_INT64)
 
 
-def device_of(device: torch.device | str | None) -> torch.device:
+def device_of(device: torch.device | str | None, ranks: int = 1) -> torch.device:
     """The device asked for; on a host of several processes each takes its own GPU.
+
+    Args:
+        device: asked for; None for the CPU.
+        ranks: of the model. One rank alone may be in a job whose launcher numbers no GPUs.
 
     Raises:
         BackendUnavailableError: this installation of torch has no such device.
@@ -128,7 +132,8 @@ def device_of(device: torch.device | str | None) -> torch.device:
             "this installation of torch",
             f"use 'cpu', or install torch for that device ({str(error).splitlines()[0]})",
         ) from error
-    if place == torch.device("cuda") and started_by_torchrun():
+    numbered = ranks > 1 or "LOCAL_RANK" in os.environ
+    if place == torch.device("cuda") and started_by_torchrun() and numbered:
         return local_device("cuda")
     return place
 

@@ -19,6 +19,9 @@ from .stopping import OutputText
 FinishReason = Literal["stop", "length", "abort"]
 """A stop id or stop string came; the token limit was reached; the caller gave up."""
 
+MAX_INT64 = 2**63 - 1
+"""Numbers go to other processes as int64, so none is larger, however many processes there are."""
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -29,7 +32,7 @@ class SamplingParams:
         temperature: logits are divided by it; 0 takes the likeliest token.
         top_k: choose among the k likeliest tokens; 0 for all.
         top_p: choose among the smallest set of likeliest tokens with at least this mass.
-        seed: of this request's random numbers; None draws one (see ``seeded``).
+        seed: of this request's random numbers, below 2^63; None draws one (see ``seeded``).
         stop: texts that end the output; the output stops before them. One string or several.
         stop_token_ids: ids that end the output, beside the model's own end ids.
         ignore_eos: generate past the model's end ids.
@@ -57,7 +60,7 @@ class SamplingParams:
         if self.top_p == 0:
             raise InputError("top_p=0.0 keeps no token; give a mass in (0, 1], or top_k=1")
         if self.seed is not None:
-            self._set("seed", integer("seed", self.seed, 0))
+            self._set("seed", integer("seed", self.seed, 0, MAX_INT64))
         self._set("stop", _stop_strings(self.stop))
         ids: Any = () if self.stop_token_ids is None else self.stop_token_ids
         ids = ids if isinstance(ids, Iterable) else (ids,)
@@ -111,7 +114,8 @@ class Request:
         speculation: what a draft model does for it; None without one.
 
     Raises:
-        InputError: an empty prompt, an id that is no token, stop strings without a tokenizer.
+        InputError: an empty prompt, an id (also one to stop at) that is no token, stop strings
+            without a tokenizer.
     """
 
     __slots__ = (
@@ -147,6 +151,9 @@ class Request:
         self.tokens = check_prompt(prompt_ids, vocab_size)
         self.num_prompt = self.known_len = len(self.tokens)
         self.params = params.seeded()
+        if vocab_size is not None:
+            for stop_id in params.stop_token_ids:
+                integer("stop_token_ids", stop_id, 0, vocab_size - 1)
         ends = params.stop_token_ids if params.ignore_eos else (*params.stop_token_ids, *eos_ids)
         self.output = OutputText(ends, params.stop, decoder, self.tokens)
         self.limit = params.max_new_tokens

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +11,7 @@ from typing import Any, NamedTuple
 import gguf
 import pytest
 import torch
+from agents import HANGING, new_store, start_ranks
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from transformers import PreTrainedTokenizerFast
@@ -38,10 +37,8 @@ Run = Callable[..., Done]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
     """Run a command in this process."""
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
-        monkeypatch.delenv(name, raising=False)
 
     def command(*arguments: object) -> Done:
         capsys.readouterr()
@@ -54,21 +51,10 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 def as_processes(arguments: list[str], count: int) -> list[Done]:
     """Run a command as so many processes, as torchrun starts them; in the order of their ranks."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    place = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "archzoo", *arguments],
-            env={**os.environ, **place, "RANK": str(rank), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(count)
-    ]
-    said = [rank.communicate(timeout=120) for rank in ranks]
+    command = [sys.executable, "-m", "archzoo", *arguments]
+    store = new_store()
+    ranks = start_ranks(command, store.port, count, stderr=subprocess.PIPE)
+    said = [rank.communicate(timeout=HANGING) for rank in ranks]
     return [Done(rank.returncode, *each) for rank, each in zip(ranks, said, strict=True)]
 
 

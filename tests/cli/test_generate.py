@@ -15,6 +15,7 @@ import pytest
 from cli.conftest import Run, as_processes
 
 import archzoo
+from archzoo.errors import InputError
 from archzoo.runtime import StreamChunk, memory
 from archzoo.runtime.tokenizer import TransformersTokenizer
 
@@ -110,6 +111,25 @@ def test_a_text_ends_at_the_tokenizers_end_token(
         assert done.err.startswith("8 tokens") and "end: length" in done.err
 
 
+def test_the_model_s_own_end_id_may_lie_outside_its_vocabulary(
+    run: Run, chatty: Path, model: archzoo.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As beside a tokenizer with more tokens than the checkpoint; a caller's own may not."""
+    outside = model.config.vocab_size
+    ends = property(lambda self: frozenset({outside}))
+    monkeypatch.setattr(TransformersTokenizer, "eos_token_ids", ends)
+    assert run("generate", chatty, "--prompt", "hi", "--max-new-tokens", 2).code == 0
+    with pytest.raises(InputError, match=f"stop_token_ids={outside}"):
+        model.generate("hi", stop_token_ids=[outside])
+
+
+def test_a_seed_out_of_range_is_named(run: Run, llama: Path) -> None:
+    done = run("generate", llama, "--token-ids", "9", "--seed", 2**63)
+    assert done.code == 1 and f"seed={2**63} must be an integer in 0…{2**63 - 1}" in done.err
+    done = run("verify", llama, "--seed", 2**63)
+    assert done.code == 2 and "--seed" in done.err
+
+
 def test_the_prompt_comes_through_a_pipe(
     run: Run, chatty: Path, model: archzoo.Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -142,6 +162,41 @@ def test_no_prompt_is_usage(
         monkeypatch.setenv(name, value)
     done = run("generate", "nowhere")
     assert done.code == 2 and says in done.err
+
+
+POD = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "here"}
+ONE = ["--token-ids", "9,8", "--max-new-tokens", "3", "--ignore-eos"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "command", "options"),
+    [
+        ({"RANK": "1"}, "generate", ONE),
+        ({"RANK": "abc", "LOCAL_RANK": "3"}, "generate", [*ONE, "--tp", "3"]),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "generate", ONE),
+        ({"RANK": "1", "WORLD_SIZE": "1", "MASTER_ADDR": "here"}, "generate", ONE),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "RANK": ""}, "generate", ONE),
+        (POD, "generate", [*ONE, "--tp", "1"]),
+        (POD, "generate", [*ONE, "--tp", "1", "--draft", "itself"]),
+        (POD, "preflight", []),
+        (POD, "verify", ["--length", "3"]),
+    ],
+    ids=str,
+)
+def test_a_command_of_one_process_answers_in_another_launcher_s_job(
+    run: Run,
+    llama: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    command: str,
+    options: list[str],
+) -> None:
+    options = [str(llama) if each == "itself" else each for each in options]
+    expected = run(command, llama, *options)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = run(command, llama, *options)
+    assert (found.code, found.out) == (0, expected.out) and found.out
 
 
 def test_a_lone_world_size_is_no_torchrun(

@@ -151,7 +151,8 @@ def test_a_warning_is_one_line_once(run: Run, body: Any) -> None:
 def test_ranks_that_do_not_lead_show_errors_only(
     run: Run, body: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RANK", "2")
+    for name, value in (("RANK", "2"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "here")):
+        monkeypatch.setenv(name, value)
 
     def talk(_options: object, screen: Any) -> None:
         screen.show("shown")

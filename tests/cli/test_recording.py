@@ -68,14 +68,6 @@ def test_only_what_agrees_is_kept(run: Run, llama: Path, tmp_path: Path) -> None
     assert not file.exists()
 
 
-def test_one_process_of_several_keeps_it(
-    run: Run, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RANK", "1")
-    done = run("verify", llama, "--length", 3, "--record", tmp_path / "no" / "file")
-    assert (done.code, done.out, done.err) == (0, "", "")
-
-
 @pytest.mark.parametrize(
     "options",
     [["--record", "b"], ["--prompt", "a"], ["--token-ids", "1"], ["--length", "4"]],

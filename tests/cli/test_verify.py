@@ -91,9 +91,12 @@ def test_plan_and_head_reach_the_model(
     assert asked == [("naive", True) if options else ("cheapest", False)]
 
 
-def test_processes_of_torchrun_compare_with_one_voice(llama: Path) -> None:
-    ends = as_processes(["verify", str(llama), "--tp", "3", "--length", "5"], 3)
+def test_processes_of_torchrun_compare_with_one_voice(llama: Path, tmp_path: Path) -> None:
+    """And one of them keeps the recording; the others do not even try the place."""
+    record = ["--record", str(tmp_path / "kept.safetensors")]
+    ends = as_processes(["verify", str(llama), "--tp", "3", "--length", "5", *record], 3)
     assert [each.code for each in ends] == [0, 0, 0], ends
+    assert [each.err.count("recorded in") for each in ends] == [1, 0, 0]
     assert verdicts(ends[0].out) == [(stage, "agrees") for stage in STAGES]
     assert [each.out for each in ends[1:]] == ["", ""]
 

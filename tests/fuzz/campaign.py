@@ -17,7 +17,7 @@ from .targets import run_target
 CORPUS = Path(__file__).parent / "corpus"
 SLOW_S = 2.0
 """Seconds of processor that no input of a few kilobytes may take; a busy machine does not count."""
-HANG_S = 60.0
+HANG_S = 900.0
 """Seconds by the clock after which the process is ended."""
 
 
@@ -62,11 +62,11 @@ def try_input(target: str, content: bytes, folder: Path) -> tuple[bool, Escape |
     return refused, slow
 
 
-def campaign(target: str, seconds: float, seed: int, folder: Path) -> Outcome:
-    """Mutate the corpus until the time is up or something escapes."""
+def campaign(target: str, seconds: float, seed: int, folder: Path, least: int = 0) -> Outcome:
+    """Mutate the corpus until the time is up, for ``least`` inputs anyway, or something escapes."""
     dice, corpus, outcome = random.Random(f"{target} {seed}"), seeds(target), Outcome()
     stop = time.perf_counter() + seconds
-    while time.perf_counter() < stop and outcome.escape is None:
+    while (time.perf_counter() < stop or outcome.runs < least) and outcome.escape is None:
         content = mutate(dice, corpus, framed=target == "safetensors")
         refused, outcome.escape = try_input(target, content, folder)
         outcome.runs += 1

@@ -43,9 +43,8 @@ def test_the_kept_corpus_is_read_or_refused(tmp_path, path):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_nothing_escapes_in_a_short_campaign(tmp_path, target):
-    outcome = campaign(target, 1.5, 5, tmp_path)
+    outcome = campaign(target, 1.5, 5, tmp_path, least=30)
     assert outcome.escape is None, outcome.escape
-    assert outcome.runs > 20
     assert 0 < outcome.refused < outcome.runs
 
 

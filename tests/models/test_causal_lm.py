@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,10 +62,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 def test_a_70b_llama_builds_on_meta_for_any_rank_without_a_process_group(
     tp: int, rank: int
 ) -> None:
-    started = time.perf_counter()
     ctx = BuildContext.of(Topology(tp=tp, rank=rank), device="meta", dtype=torch.bfloat16)
     model = archzoo.build(LLAMA_70B, ctx)
-    assert time.perf_counter() - started < 20
     parameters = dict(model.named_parameters())
     assert all(p.is_meta for p in parameters.values())
     qkv = parameters["model.layers.79.self_attn.qkv_proj.weight"]

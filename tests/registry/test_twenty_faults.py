@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agents import HANGING
 from registry.sites import Site
 
 from archzoo.errors import MissingDependency, PluginLoadError, UnknownArchitectureError
@@ -299,7 +300,7 @@ def command(site: Site, *arguments: str) -> tuple[int, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "archzoo", *arguments, "--json"],
         env={**keep, "PYTHONPATH": path, "ARCHZOO_PLUGINS": ",".join(own)},
-        capture_output=True, text=True, timeout=300,
+        capture_output=True, text=True, timeout=HANGING,
     )  # fmt: skip
     assert "Traceback" not in done.stderr
     return done.returncode, json.loads(done.stdout)
@@ -308,7 +309,7 @@ def command(site: Site, *arguments: str) -> tuple[int, Any]:
 @pytest.fixture(scope="module")
 def entries(crowd: Site) -> dict[str, dict[str, Any]]:
     """What ``doctor --probe`` says, by name of the claim."""
-    code, told = command(crowd, "doctor", "--probe")
+    code, told = command(crowd, "doctor", "--probe", "--probe-timeout", str(HANGING))
     assert code == 1
     return {each["architecture"]: each for each in told["providers"]}
 
@@ -375,6 +376,7 @@ def test_the_sound_one_is_not_disturbed(
 ) -> None:
     assert listed["zqgoodForCausalLM"]["state"] == "ready"
     probe = entries["zqgoodForCausalLM"]["probe"]
-    assert probe["ok"] is True and probe["remarks"] == [] and probe["code"] == ""
+    slow = [f"its import takes {probe['seconds']:.0f} s"]  # as it is where a machine is that busy
+    assert probe["ok"] is True and probe["remarks"] in ([], slow) and probe["code"] == ""
     code, told = command(crowd, "why", "zqgoodForCausalLM")
     assert code == 0 and told["verdict"] == "served"

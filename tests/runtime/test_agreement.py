@@ -10,6 +10,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+from agents import HANGING
 from registry.sites import Site
 
 from archzoo.errors import CapacityError, RegistryError, UnknownArchitectureError, WeightError
@@ -26,7 +27,6 @@ os.environ.update(json.loads(sys.argv[2])[rank])
 import torch, archzoo
 from archzoo.errors import RegistryError, TopologyError, UnknownArchitectureError
 from archzoo.parallel.launch import shutdown
-torch.set_num_threads(1)
 try:
     options = json.loads(sys.argv[4])[rank]
     costs = options.pop("link", None)
@@ -68,11 +68,10 @@ def launch(
     out.mkdir()
     (out / "script.py").write_text(SCRIPT)
     environment = {key: value for key, value in os.environ.items() if "ARCHZOO" not in key}
-    environment["OMP_NUM_THREADS"] = "1"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command += [str(out / "script.py"), str(path), json.dumps(changes), str(out)]
     command.append(json.dumps(options or [{}, {}]))
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANGING)
     assert done.returncode == 0, done.stderr[-2000:]
     return [(out / str(rank)).read_text() for rank in range(2)]
 

@@ -7,11 +7,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from agents import run_agents
+from agents import HANGING, run_agents
 
 from archzoo.parallel.farewell import EXIT_CODE, say_why_when_ended
 from tiny import tiny_llama
@@ -20,26 +19,23 @@ DYING = 3
 SCRIPT = f"""
 import os, signal, sys, time
 import torch, archzoo
-torch.set_num_threads(1)
 rank = int(os.environ["RANK"])
 model = archzoo.load(sys.argv[1], dtype=torch.float32, tp=4)
 for turn in range(1000):
     model.generate([5, 6, 7], max_new_tokens=4, ignore_eos=True)
     if turn == 2 and rank == {DYING}:
-        open(sys.argv[2], "w").write(str(time.time()))
         os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_every_survivor_says_why_within_30_seconds(tmp_path: Path) -> None:
+def test_every_survivor_says_why_before_any_timeout(tmp_path: Path) -> None:
     path, _ = tiny_llama(tmp_path / "model", num_attention_heads=4, num_key_value_heads=2)
     (tmp_path / "script.py").write_text(SCRIPT)
-    died = tmp_path / "died"
-    arguments = [str(tmp_path / "script.py"), str(path), str(died)]
+    arguments = [str(tmp_path / "script.py"), str(path)]
     ended = run_agents(tmp_path, arguments, agents=2, per_agent=2)
-    assert time.time() - float(died.read_text()) < 30
     assert all(agent.code for agent in ended)
     output = "".join(agent.output for agent in ended)
+    assert "imed out" not in output, "a survivor waited as long as a collective may take"
     for rank in range(DYING):
         named = rf"CollectiveError: .* failed on rank {rank}: |archzoo: rank {rank} was ended"
         assert re.search(named, output), f"rank {rank} said nothing:\n{output[-3000:]}"
@@ -65,7 +61,7 @@ def end(body: str, *signals: int) -> subprocess.CompletedProcess[str]:
         ready = process.stdout.readline()
         for number in signals:
             process.send_signal(number)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=HANGING)
     return subprocess.CompletedProcess([], process.returncode, ready + out, err)
 
 
@@ -83,7 +79,7 @@ def test_other_signals_keep_their_meaning(tmp_path: Path) -> None:
         "signal.signal(signal.SIGUSR1, lambda *_: print('mine', flush=True) or sys.exit(5))\n"
         "print('set', flush=True)\nsignal.pause()\n"
     )
-    done = end("import time\ntime.sleep(60)", signal.SIGINT)
+    done = end("import time\ntime.sleep(9999)", signal.SIGINT)
     assert "KeyboardInterrupt" in done.stderr and "SIGTERM" not in done.stderr
     code = WAITING.replace("BODY", body)
     with subprocess.Popen(
@@ -92,7 +88,7 @@ def test_other_signals_keep_their_meaning(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(2)][1] == "set\n"
         process.send_signal(signal.SIGUSR1)
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=HANGING)
     assert out == "mine\n" and process.returncode == 5
 
 

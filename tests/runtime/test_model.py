@@ -28,6 +28,7 @@ from archzoo.errors import (
     TopologyError,
 )
 from archzoo.runtime import memory
+from archzoo.runtime.options import device_of
 from tiny import ids_of, reference_logits, tiny_llama
 
 
@@ -283,6 +284,7 @@ def test_float16_runs_as_float32_on_a_cpu_unless_asked_for(
     [
         ({"tp": 4}, ShapeError, "6 query heads.*tp=4"),
         ({"tp": 0}, TopologyError, "tp=0"),
+        ({"tp": 2**31}, TopologyError, "tp=2147483648 must be an integer in 1…2147483647"),
         ({"pp": 4}, ShapeError, "pp=4.*3 layers"),
         ({"pp": 0}, TopologyError, "pp=0"),
         ({"pp_layers": (2, 1)}, TopologyError, "for 2 pipeline stages, pp=1"),
@@ -300,7 +302,9 @@ def test_float16_runs_as_float32_on_a_cpu_unless_asked_for(
         ({"kv_slots": 0}, InputError, "kv_slots=0"),
         ({"kv_slots": 1.5}, InputError, "kv_slots=1.5"),
         ({"kv_slots": 10**13}, CapacityError, "kv_slots=10000000000000 need .* GiB"),
+        ({"kv_slots": 2**63}, InputError, r"kv_slots=\d+ must be an integer in 1…"),
         ({"max_requests": 0}, InputError, "max_requests=0"),
+        ({"max_requests": 10**12}, CapacityError, "max_requests=1000000000000 need .* GiB for"),
         ({"prefill_chunk": 0}, InputError, "prefill_chunk=0"),
         ({"compile": "yes"}, InputError, "compile='yes'"),
         ({"dtype": "float8_e4m3fn"}, InputError, "float8_e4m3fn.*must be float32"),
@@ -317,10 +321,24 @@ def test_load_refuses_by_name_before_reading(
 ) -> None:
     from archzoo.weights import SafetensorsSource
 
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 2**34)
     for name in ("read", "read_into"):
         monkeypatch.setattr(SafetensorsSource, name, lambda *a: pytest.fail("bytes were read"))
     with pytest.raises(error, match=message):
         archzoo.load(llama[0], **options)
+
+
+def test_one_rank_needs_no_number_of_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod of several may have one GPU each; ranks that share a model must be told apart."""
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "here")):
+        monkeypatch.setenv(name, value)
+    assert device_of("cuda") == torch.device("cuda")
+    with pytest.raises(TopologyError, match="LOCAL_RANK='' must be a number"):
+        device_of("cuda", ranks=2)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert device_of("cuda") == device_of("cuda", ranks=2) == torch.device("cuda", 1)
 
 
 def test_a_topology_may_be_given_whole(llama: tuple[Path, Any]) -> None:
@@ -542,13 +560,14 @@ def test_a_stream_that_is_let_go_of_leaves_nothing_behind(model: archzoo.Model) 
 
 def test_a_refused_reload_leaves_the_model_as_it_was(llama: tuple[Path, Any]) -> None:
     model = archzoo.load(llama[0], dtype=torch.float32)
-    before = model.logits(ids_of(4))
+    before, method = model.logits(ids_of(4)), model.module.lm_head.quant_method
+    packed = method.packed
     weights = dict(llama[1].state_dict())
     del weights["lm_head.weight"]
     with pytest.raises(CoverageError, match="lm_head"):
         archzoo.load_weights(model.module, weights)
     assert torch.equal(model.logits(ids_of(4)), before)
-    assert model.module.lm_head.quant_method.packed is not None
+    assert (method.packed is None) is (packed is None)
 
 
 def test_memory_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

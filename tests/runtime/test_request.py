@@ -29,6 +29,7 @@ BAD: list[tuple[str, Any]] = [
     ("top_p", float("nan")),
     ("seed", -1),
     ("seed", 0.5),
+    ("seed", 2**63),
     ("stop", ("",)),
     ("stop", ("a", 3)),
     ("stop_token_ids", (-1,)),
@@ -40,6 +41,14 @@ BAD: list[tuple[str, Any]] = [
 def test_a_value_out_of_range_is_named(name: str, value: Any) -> None:
     with pytest.raises(InputError, match=name):
         SamplingParams(**{"max_new_tokens": 3, name: value})
+
+
+@pytest.mark.parametrize("stop", [10, 2**63])
+def test_an_id_to_stop_at_is_in_the_vocabulary(stop: int) -> None:
+    params = SamplingParams(1, stop_token_ids=(9, stop))
+    with pytest.raises(InputError, match=f"stop_token_ids={stop} must be an integer in 0…9"):
+        Request([1], params, vocab_size=10)
+    Request([1], SamplingParams(1, stop_token_ids=(9,)), eos_ids=[stop], vocab_size=10)  # its own
 
 
 def test_single_values_become_tuples() -> None:

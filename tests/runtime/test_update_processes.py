@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from agents import HANGING
 from safetensors.torch import load_file
 
 import archzoo
@@ -61,7 +62,6 @@ def answers(folder: Path, topology: dict[str, Any]) -> dict[str, Any]:
 
 def run_rank(folder: Path) -> None:
     """One process of torchrun."""
-    torch.set_num_threads(1)
     found = answers(folder, {"tp": 2, "pp": 2})
     torch.save(found, folder / f"{os.environ['RANK']}.pt")
     shutdown()
@@ -81,10 +81,9 @@ def test_every_process_does_what_one_rank_does(folder: Path) -> None:
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
     done = subprocess.run(
         [sys.executable, *launch, __file__, str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=HANGING,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     expected = answers(folder, {})

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from packers import PACKERS
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import archzoo
 from archzoo.errors import CoverageError, InputError, SpoiltWeightsError, WeightError
+from archzoo.quantization import UnquantizedConfig, select
+from archzoo.quantization.packing import WeightPacker
 from archzoo.quantization.unquantized import UnquantizedLinearMethod
 from archzoo.weights import IterableSource, open_source
 from tiny import ids_of, tiny_llama
@@ -116,14 +120,19 @@ def test_a_full_update_equals_a_cold_load(folder: Path, topology: Any, tied: boo
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_packed_weights_are_packed_again(folder: Path, dtype: str) -> None:
+@pytest.mark.parametrize("packer", PACKERS.values(), ids=PACKERS)
+def test_packed_weights_are_packed_again(
+    folder: Path, packer: WeightPacker, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only what is touched; packed weights keep no plain copy."""
+    monkeypatch.setattr(select, "UnquantizedConfig", partial(UnquantizedConfig, packer))
     model = archzoo.load(folder / "a0", dtype=dtype, kv_slots=64)
     layers = model.module.model.layers
     method, other = layers[1].mlp.down_proj.quant_method, layers[0].mlp.down_proj.quant_method
+    packs = packer.serves(layers[1].mlp.down_proj.weight)
     before = model.logits(IDS)
     packed, untouched = method.packed, other.packed
-    assert packed is not None, "this CPU packs nothing; the test needs one that does"
+    assert (packed is not None) is packs
     name = "model.layers.1.mlp.down_proj.weight"
     new = tensors(folder / "b0")[name].to(model.module.dtype)
     report = model.update_weights({name: new})
@@ -131,8 +140,9 @@ def test_packed_weights_are_packed_again(folder: Path, dtype: str) -> None:
     assert report.rederived == ("model.layers.1.mlp.down_proj",)
     assert method.packed is None and other.packed is untouched
     assert not torch.equal(model.logits(IDS), before)
-    assert method.packed is not None and other.packed is untouched
-    assert layers[1].mlp.down_proj.weight.is_meta
+    assert (method.packed is not None) is packs and other.packed is untouched
+    assert method.packed is not packed or not packs
+    assert layers[1].mlp.down_proj.weight.is_meta is packs
     expected = {k: v.to(model.module.dtype) for k, v in tensors(folder / "a0").items()}
     same(exported(model), expected | {name: new})
 

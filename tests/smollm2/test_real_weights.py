@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from agents import HANGING
 from demo.run import EXPECTED, demo_weights
 
 import archzoo
@@ -105,7 +106,7 @@ def test_three_processes_over_gloo(
         + [str(GGUF), json.dumps(prompt), str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=HANGING,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -51,7 +51,7 @@ class Drafter:
         """
         jobs = [job for request in requests if (job := self._job(request)) is not None]
         self._catch_up(jobs)
-        for at in range(1, self._tokens):
+        for at in range(1, max((job.count for job in jobs), default=0)):
             self._go_on([job for job in jobs if job.count > at])
 
     def observe(self, request: Request, first: int, states: Tensor) -> None:

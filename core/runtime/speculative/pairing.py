@@ -21,7 +21,7 @@ def make_drafter(target: PromptedModel, draft: PromptedModel, tokens: int | None
     Args:
         target: whose requests.
         draft: proposes; may be the target itself.
-        tokens: to propose at once; None for DRAFT_TOKENS.
+        tokens: to propose at once, no more than the draft's context; None for DRAFT_TOKENS.
 
     Raises:
         InputError: no language model, another vocabulary or width, or a target that gives other
@@ -30,7 +30,8 @@ def make_drafter(target: PromptedModel, draft: PromptedModel, tokens: int | None
         BoundaryError: states that the target does not have.
         SpoiltWeightsError: writing the draft's weights ended half-way.
     """
-    count = DRAFT_TOKENS if tokens is None else integer("draft_tokens", tokens, 1)
+    most = draft.engine.limits.pool.context
+    count = DRAFT_TOKENS if tokens is None else integer("draft_tokens", tokens, 1, most)
     draft.engine.require_weights()
     module, big = draft.module, target.module
     if not isinstance(module, CausalLM):

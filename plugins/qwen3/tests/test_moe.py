@@ -311,7 +311,6 @@ def answers(path: Path, options: dict[str, Any]) -> dict[str, Any]:
 
 def run_rank(path: Path, folder: Path) -> None:
     """One process of torchrun."""
-    torch.set_num_threads(1)
     found = [answers(path, options) for options in PROCESSES]
     torch.save(found, folder / f"{os.environ['RANK']}.pt")
     shutdown()

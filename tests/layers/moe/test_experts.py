@@ -6,12 +6,15 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from packers import PACKERS
 from torch import Tensor
 
 from archzoo.context import BuildContext
 from archzoo.errors import ShapeError
 from archzoo.layers.moe import Experts, Routes, reference_experts
 from archzoo.parallel import Topology, box_slices
+from archzoo.quantization import UnquantizedConfig
+from archzoo.quantization.packing import WeightPacker
 from archzoo.quantization.unquantized_experts import UnquantizedExpertsMethod
 from ranks import on_ranks
 
@@ -173,12 +176,19 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_packed_matrices_give_their_values_back(dtype: torch.dtype) -> None:
-    layer = experts(BuildContext.of(dtype=dtype)).gate_up_proj
-    method = layer.quant_method
-    assert isinstance(method, UnquantizedExpertsMethod)
-    wanted, _ = weights(dtype)
-    assert torch.equal(method.plain_values(layer, "weight"), wanted)
-    method.restore_weights_before_loading(layer)
-    assert torch.equal(layer.weight, wanted) and not method.packed
-    assert torch.equal(method.plain_values(layer, "weight"), wanted)
+@pytest.mark.parametrize("packer", PACKERS.values(), ids=PACKERS)
+def test_packed_matrices_multiply_and_give_their_values_back(
+    packer: WeightPacker, dtype: torch.dtype
+) -> None:
+    layer = experts(BuildContext.of(dtype=dtype, quant=UnquantizedConfig(packer)))
+    x, routes = case("scattered", dtype)
+    wanted = reference_experts(x, routes, *weights(dtype))
+    torch.testing.assert_close(layer(x, routes), wanted, rtol=0, atol=TOLERANCE[dtype])
+    for linear, matrices in zip((layer.gate_up_proj, layer.down_proj), weights(dtype), strict=True):
+        method = linear.quant_method
+        assert isinstance(method, UnquantizedExpertsMethod)
+        assert bool(method.packed) is linear.weight.is_meta is packer.serves(matrices)
+        assert torch.equal(method.plain_values(linear, "weight"), matrices)
+        method.restore_weights_before_loading(linear)
+        assert torch.equal(linear.weight, matrices) and not method.packed
+        assert torch.equal(method.plain_values(linear, "weight"), matrices)
