@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,8 @@ import gguf
 import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from archzoo.weights.gguf_file import GGUFFile
 
 SIZES: dict[str, Any] = {
     "vocab_size": 130,
@@ -126,3 +128,10 @@ def _llama_cpp_tensors(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
                 yield f"{stem}.{part}_proj.weight", half.contiguous()
         else:
             yield f"{name}.weight" if last == "down_proj" else name, value
+
+
+def gguf_of(metadata: Mapping[str, object], path: Path = Path("model.gguf")) -> GGUFFile:
+    """What is parsed of a file without tensors."""
+    file = GGUFFile.__new__(GGUFFile)
+    file.path, file.parts, file.metadata, file.tensors = path, (), metadata, {}
+    return file
