@@ -171,8 +171,8 @@ class _Vocabulary:
         """An array of the metadata, empty where it is missing."""
         key = f"tokenizer.ggml.{key}"
         values = self.file.get(key, list) or []
-        if wrong := next((value for value in values if type(value) is not kind), None):
-            raise self.file.broken(f"{key} holds {wrong!r}, expected {kind.__name__} values")
+        if wrong := [value for value in values if type(value) is not kind]:
+            raise self.file.broken(f"{key} holds {wrong[0]!r}, expected {kind.__name__} values")
         if values and length is not None and len(values) != length:
             raise self.file.broken(f"{key} has {len(values)} values for {length} tokens")
         return values

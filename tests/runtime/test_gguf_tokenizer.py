@@ -498,6 +498,7 @@ def sets(**changes: object) -> Callable[[dict], dict]:
         (sets(add_bos_token="yes"), "add_bos_token is a str, expected bool"),
         (sets(token_type=[1, 2]), r"token_type has 2 values for \d+ tokens"),
         (sets(tokens=[1, 2]), "tokens holds 1, expected str values"),
+        (sets(tokens=[0, 0]), "tokens holds 0, expected str values"),
         (sets(tokens="abc"), "tokens is a str, expected list"),
         (sets(merges=None), "has no tokenizer.ggml.merges"),
         (last("tokens", "<|im_end|>"), "lists token '<|im_end|>' 2 times"),
