@@ -92,7 +92,7 @@ def differing(path: Path, count: int) -> int:
             )
         want = out[0, len(ids) :].tolist()
         got = model.generate(prompt, max_new_tokens=count)
-        same = ours == ids and list(got.token_ids) == [each for each in want if each not in stop]
+        same = ours == ids and got.token_ids == want
         wrong += not same
         print("equal" if same else "DIFFERENT", len(ids), "+", len(want), repr(got.text[:60]))
         if not same:

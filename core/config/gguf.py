@@ -112,8 +112,8 @@ def one_for_all_layers(metadata: Mapping[str, object], key: str, file: str = "")
     layers = metadata.get(f"{key.partition('.')[0]}.block_count")
     if not value or any(each != value[0] for each in value):
         refuse(Where(key, file), f"{show(value)}: sizes that differ by layer are not served")
-    if isinstance(layers, int) and len(value) != layers:
-        refuse(Where(key, file), f"has {len(value)} values for {layers} layers")
+    if len(value) != layers:
+        refuse(Where(key, file), f"has {len(value)} values for {show(layers)} layers")
     return value[0]
 
 
@@ -256,6 +256,8 @@ class _Keys:
 
 def _without_effect(key: str, value: object) -> bool:
     """Whether a key that can change results has the value that changes none."""
+    if isinstance(value, list):  # of every layer
+        return all(_without_effect(key, each) for each in value)
     if key in _AS_SERVED and type(value) is type(_AS_SERVED[key]) and value == _AS_SERVED[key]:
         return True
     return value is None or (value == 0 and key != "attention.causal")

@@ -200,6 +200,7 @@ def test_divisors_stored_as_a_tensor() -> None:
         {"rope__scaling__yarn_log_multiplier": 0.1},
         {"rope__scaling__attn_factor": 2.0},
         {"attention__sliding_window": 4096},
+        {"attention__sliding_window": [0] * 29 + [4096]},
         {"attention__causal": False},
         {"attention__clamp_kqv": 8.0},
         {"expert_count": 8},
@@ -220,7 +221,7 @@ def test_other_keys_pass_on_to_the_ledger() -> None:
         "expert_count": 0,
         "pooling_type": 3,
         "tensor_data_layout": "Meta AI original pth",
-        "attention__sliding_window": 0,
+        "attention__sliding_window": [0] * 30,
     }
     config = config_of(**inert, acme=1)
     assert "llama.acme" in config.ledger.unknown
