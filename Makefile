@@ -47,6 +47,7 @@ fuzz: $(READY)
 
 bench: $(WEIGHTS)
 	$(PY) benchmarks/smollm2.py
+	$(PY) benchmarks/qwen_gguf.py
 	$(PY) benchmarks/registry.py
 	$(PY) benchmarks/experts.py
 	$(PY) benchmarks/preflight.py

@@ -20,27 +20,24 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from demo.run import demo_weights  # tests/ is on the path only now
 
 
-def write_safetensors(target: Path, dtype: torch.dtype) -> None:
-    """SmolLM2 as a Hugging Face directory, from the demo's GGUF file."""
-    reference_model(demo_weights(), dtype).save_pretrained(target)
+def bench_copies(gguf: Path, name: str, rounds: int) -> int:
+    """``archzoo bench`` on Hugging Face copies of a GGUF file, in both dtypes; its exit status."""
+    with tempfile.TemporaryDirectory() as folder:
+        for dtype in ("bfloat16", "float32"):
+            target = Path(folder, f"{name}-{dtype}")
+            reference_model(gguf, getattr(torch, dtype)).save_pretrained(target)
+            command = [sys.executable, "-m", "archzoo", "bench", str(target), "--dtype", dtype]
+            code = subprocess.run([*command, "--rounds", str(rounds)], check=False).returncode
+            if code:
+                return code
+    return 0
 
 
 def main() -> int:
     """Write the checkpoint, then measure it in both dtypes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        for dtype in ("bfloat16", "float32"):
-            target = Path(folder, f"SmolLM2-135M-{dtype}")
-            write_safetensors(target, getattr(torch, dtype))
-            command = [sys.executable, "-m", "archzoo", "bench", str(target), "--dtype", dtype]
-            code = subprocess.run(
-                [*command, "--rounds", str(options.rounds)], check=False
-            ).returncode
-            if code:
-                return code
-    return 0
+    return bench_copies(demo_weights(), "SmolLM2-135M", parser.parse_args().rounds)
 
 
 if __name__ == "__main__":

@@ -100,8 +100,8 @@ def reference_class(names: tuple[str, ...], model_type: object) -> tuple[Any, An
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    known = isinstance(model_type, str) and model_type in CONFIG_MAPPING
-    config_class = CONFIG_MAPPING[model_type] if known else None
+    stated = model_type if isinstance(model_type, str) else ""
+    config_class = CONFIG_MAPPING[stated] if stated in CONFIG_MAPPING else None
     for name in names:
         purpose = _PURPOSE.search(name)
         auto = getattr(transformers, f"AutoModel{purpose[0] if purpose else ''}", None)

@@ -147,7 +147,9 @@ def _briefly(reason: Reason) -> str:
 
 def _nameless(question: Question) -> str:
     if question.gguf:
-        return f"Nothing is served: archzoo reads no {question.model_type!r} models from GGUF"
+        from ..config.gguf import unread_architecture  # names alone need no config
+
+        return f"Nothing is served: {unread_architecture(question.model_type)}"
     return (
         f"Nothing is served: {question.file} states no architectures; add such as "
         '"architectures": ["LlamaForCausalLM"] to it'

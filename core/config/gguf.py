@@ -19,19 +19,27 @@ ROPE_DIVISORS = "rope_freqs.weight"
 
 ARCHITECTURES = {
     "llama": ("LlamaForCausalLM", "llama"),
+    "mistral3": ("MistralForCausalLM", "mistral"),
     "qwen2": ("Qwen2ForCausalLM", "qwen2"),
     "qwen3": ("Qwen3ForCausalLM", "qwen3"),
+    "qwen3moe": ("Qwen3MoeForCausalLM", "qwen3_moe"),
 }
-"""GGUF's word -> architecture and ``model_type``, as config.json has them."""
+"""GGUF's word -> architecture and ``model_type``, as config.json has them. Mistral 7B and its
+relatives are ``llama`` there, and their window is lost; ``mistral3`` came with Mistral Small 3.1."""
 
 _TOKENS = "tokenizer.ggml."
-_POOLING, _LAST_TOKEN = "pooling_type", 3
 _REFUSED = (
     *("rope.", "attention.", "expert", "logit_scale", "residual_scale", "embedding_scale"),
-    _POOLING,
+    *("pooling_type", "leading_dense", "interleave_moe"),
 )
 _NO_EFFECT = frozenset({"tensor_data_layout", "rope.scaling.finetuned"})
-_CAUSAL = "attention.causal"
+_AS_SERVED = {
+    "attention.causal": True,
+    "pooling_type": 3,  # of the last token
+    "expert_gating_func": 1,  # softmax
+    "expert_weights_scale": 1.0,
+}
+"""Keys that can change results -> the value that asks for what is done anyway; 0 does everywhere."""
 
 
 def config_from_gguf(
@@ -55,14 +63,15 @@ def config_from_gguf(
     """
     keys = _Keys(metadata, file)
     head_dim = keys.head_dim()
+    name, model_type = ARCHITECTURES[keys.architecture]
     config: dict[str, Any] = {
-        "architectures": [ARCHITECTURES[keys.architecture][0]],
-        "model_type": ARCHITECTURES[keys.architecture][1],
+        "architectures": [name],
+        "model_type": model_type,
         "hidden_act": "silu",
         "hidden_size": keys.size("embedding_length"),
-        "intermediate_size": keys.same_in_all_layers("feed_forward_length"),
+        "intermediate_size": keys.size("feed_forward_length"),
         "num_hidden_layers": keys.size("block_count"),
-        "num_attention_heads": keys.same_in_all_layers("attention.head_count"),
+        "num_attention_heads": keys.size("attention.head_count"),
         "num_key_value_heads": keys.kv_heads(),
         "head_dim": head_dim,
         "vocab_size": keys.vocab_size(),
@@ -73,10 +82,39 @@ def config_from_gguf(
         **keys.rope(head_dim),
         **keys.token_ids(),
     }
+    if keys.architecture == "mistral3":
+        config["sliding_window"] = None  # not the family's default: files of it state none
+    if keys.architecture == "qwen3moe":
+        config.update(keys.experts())
     if rope_divisors is not None or ROPE_DIVISORS in tensor_names:
         config["rope_scaling"] = _divided(config, rope_divisors, file)
     config.update(keys.rest())
     return config
+
+
+def unread_architecture(name: object) -> str:
+    """That models of this ``general.architecture`` are not read, and which are."""
+    return (
+        f"{show(name)} is not read from GGUF (read are {', '.join(ARCHITECTURES)}); use the model's "
+        "safetensors files, of which more architectures are read"
+    )
+
+
+def one_for_all_layers(metadata: Mapping[str, object], key: str, file: str = "") -> Any:
+    """The value of a key that GGUF may state for each layer; None where it is missing.
+
+    Raises:
+        ConfigError: the layers' values differ, or there are not as many as layers.
+    """
+    value = metadata.get(key)
+    if not isinstance(value, list | tuple):
+        return value
+    layers = metadata.get(f"{key.partition('.')[0]}.block_count")
+    if not value or any(each != value[0] for each in value):
+        refuse(Where(key, file), f"{show(value)}: sizes that differ by layer are not served")
+    if len(value) != layers:
+        refuse(Where(key, file), f"has {len(value)} values for {show(layers)} layers")
+    return value[0]
 
 
 class _Keys:
@@ -86,18 +124,14 @@ class _Keys:
         self.metadata, self.file = metadata, file
         name = metadata.get("general.architecture")
         if not isinstance(name, str) or name not in ARCHITECTURES:
-            known = ", ".join(ARCHITECTURES)
-            refuse(
-                Where("general.architecture", file),
-                f"{show(name)} is not read from GGUF; known: {known}",
-            )
+            refuse(Where("general.architecture", file), unread_architecture(name))
         self.architecture = name
         self._read: set[str] = set()
 
     def optional(self, key: str) -> Any:
-        """Value of ``<architecture>.<key>``, or None."""
+        """Value of ``<architecture>.<key>``, or None; of a list for each layer, the one value."""
         self._read.add(key)
-        return self.metadata.get(f"{self.architecture}.{key}")
+        return one_for_all_layers(self.metadata, f"{self.architecture}.{key}", self.file)
 
     def where(self, key: str) -> Where:
         return Where(f"{self.architecture}.{key}", self.file)
@@ -114,29 +148,27 @@ class _Keys:
     def real(self, key: str) -> float:
         return number(self.required(key), self.where(key))
 
-    def same_in_all_layers(self, key: str) -> int:
-        """A size that GGUF may state for each layer; one that varies is refused."""
-        value = self.required(key)
-        if isinstance(value, list | tuple):
-            if not value or any(item != value[0] for item in value):
-                refuse(self.where(key), f"{show(value)}: sizes that differ by layer are not served")
-            value = value[0]
-        return integer(value, self.where(key))
-
     def kv_heads(self) -> int:
         key = "attention.head_count_kv"
-        if self.optional(key) is None:
-            return self.same_in_all_layers("attention.head_count")
-        return self.same_in_all_layers(key)
+        return self.size("attention.head_count" if self.optional(key) is None else key)
+
+    def experts(self) -> dict[str, Any]:
+        """All layers have experts; llama.cpp lets a row's weights add up to 1 in any case."""
+        normalised = self.optional("expert_weights_norm")
+        return {
+            "num_experts": self.size("expert_count"),
+            "num_experts_per_tok": self.size("expert_used_count"),
+            "moe_intermediate_size": self.size("expert_feed_forward_length"),
+            "norm_topk_prob": True if normalised is None else normalised,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+        }
 
     def head_dim(self) -> int:
         """Width of a head: as stated, else hidden size / heads."""
         key, value = (self.optional(f"attention.{part}_length") for part in ("key", "value"))
         if key is None:
-            hidden, heads = (
-                self.size("embedding_length"),
-                self.same_in_all_layers("attention.head_count"),
-            )
+            hidden, heads = self.size("embedding_length"), self.size("attention.head_count")
             if hidden % heads:
                 refuse(
                     self.where("embedding_length"),
@@ -224,9 +256,11 @@ class _Keys:
 
 def _without_effect(key: str, value: object) -> bool:
     """Whether a key that can change results has the value that changes none."""
-    if isinstance(value, bool):
-        return value is (key == _CAUSAL)
-    return value is None or value == 0 or (key, value) == (_POOLING, _LAST_TOKEN)
+    if isinstance(value, list):  # of every layer
+        return all(_without_effect(key, each) for each in value)
+    if key in _AS_SERVED and type(value) is type(_AS_SERVED[key]) and value == _AS_SERVED[key]:
+        return True
+    return value is None or (value == 0 and key != "attention.causal")
 
 
 def _biases(tensor_names: Collection[str]) -> dict[str, bool]:

@@ -25,7 +25,6 @@ from .sentence_files import SentenceFiles, lists_pooling, read_sentence_files
 from .stopping import generation_eos_ids
 from .tokenizer import (
     Tokenizer,
-    TransformersTokenizer,
     has_tokenizer_files,
     load_tokenizer,
     require_tokenizer_files,
@@ -181,6 +180,7 @@ class Checkpoint:
 
     def _open_gguf(self, path: Path) -> None:
         from ..weights.gguf import GGUFFile, GGUFSource
+        from .gguf_tokenizer import GGUF_MODELS, GGUFTokenizer, gguf_eos_token_ids
 
         file = GGUFFile(path)
         self.config_file = str(path)
@@ -189,9 +189,11 @@ class Checkpoint:
         self.raw = config_from_gguf(
             file.metadata, file.tensors, rope_divisors=source.rope_divisors, file=str(path)
         )
-        self._tokenizer = lambda: _gguf_tokenizer(file)
-        self._has_tokenizer = "tokenizer.ggml.tokens" in file.metadata
-        self.stop_ids = frozenset(_gguf_stop_ids(file) if self._has_tokenizer else ())
+        self._tokenizer = lambda: GGUFTokenizer(file)
+        self._has_tokenizer = "tokenizer.ggml.tokens" in file.metadata and (
+            file.metadata.get("tokenizer.ggml.model") in GGUF_MODELS
+        )
+        self.stop_ids = frozenset(gguf_eos_token_ids(file) if self._has_tokenizer else ())
 
 
 def _refuse_adapter(folder: Path) -> None:
@@ -230,15 +232,3 @@ def _gguf_file(path: Path) -> Path | None:
     if len(names) > 1:
         raise several_checkpoints(path, names)
     return path / names[0] if names else None
-
-
-def _gguf_tokenizer(file: Any) -> Tokenizer:
-    from .gguf_tokenizer import gguf_unused_token_ids, tokenizer_from_gguf
-
-    return TransformersTokenizer(tokenizer_from_gguf(file), gguf_unused_token_ids(file))
-
-
-def _gguf_stop_ids(file: Any) -> tuple[int, ...]:
-    from .gguf_tokenizer import gguf_eos_token_ids
-
-    return gguf_eos_token_ids(file)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -12,7 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..config.gguf import ROPE_DIVISORS
+from ..config.gguf import ROPE_DIVISORS, one_for_all_layers, unread_architecture
+from ..config.values import Where, integer
+from ..errors import ConfigError
 from ..parallel import Box, box_slices, whole
 from .gguf_file import GGUFFile
 from .gguf_names import GGUF_INTERLEAVED_QK
@@ -29,9 +32,10 @@ _CHUNK = 1 << 18
 class GGUFSource:
     """Tensors of a GGUF model under their GGUF names, as float32.
 
-    A box costs its own rows and blocks only. Two things that llama.cpp's converter did are dealt
+    A box costs its own rows and blocks only. Three things that llama.cpp's converter did are dealt
     with here, because they belong to the format and not to a model: rows of attn_q and attn_k go
-    back to Hugging Face order, and rope divisors are not lost in silence.
+    back to Hugging Face order, stacked experts are tensors of one expert each
+    (``blk.0.ffn_up_exps.5.weight``), and rope divisors are not lost in silence.
 
     Args:
         file: a path, or a file already parsed.
@@ -61,6 +65,7 @@ class GGUFSource:
         self.description = f"GGUF file {self.file.path.name}{more}"
         self.notes: tuple[str, ...] = ()
         self._head_size = _interleaved_heads(self.file)
+        self._tensors = {t.name: t for each in self.file.tensors.values() for t in _unstacked(each)}
         self._check_types()
         self._mappings = {part.path: _map(part) for part in self.file.parts}
         self._memory = {
@@ -72,12 +77,12 @@ class GGUFSource:
         """Name, shape, dtype and file of every tensor."""
         return {
             tensor.name: TensorInfo(tensor.name, tensor.shape, torch.float32, str(tensor.path))
-            for tensor in self.file.tensors.values()
+            for tensor in self._tensors.values()
         }
 
     def stored(self, name: str) -> Stored:
         """Where a tensor's bytes lie, and its block type."""
-        tensor = self.file.tensors[name]
+        tensor = self._tensors[name]
         stop = tensor.start + tensor.nbytes
         return Stored(str(tensor.path), tensor.start, stop, tensor.type_name)
 
@@ -87,7 +92,7 @@ class GGUFSource:
         Raises:
             KeyError: no such tensor.
         """
-        tensor = self.file.tensors[name]
+        tensor = self._tensors[name]
         size = self._head_size.get(name)
         if size is None:
             return self._stored(tensor, box)
@@ -103,7 +108,7 @@ class GGUFSource:
     def read_into(self, name: str, box: Box, out: Tensor) -> None:
         """Fill ``out``; the tensor's mapped pages are given back."""
         out.copy_(self.read(name, box))
-        tensor = self.file.tensors[name]
+        tensor = self._tensors[name]
         give_back(self._mappings[tensor.path], tensor.start, tensor.start + tensor.nbytes)
 
     def close(self) -> None:
@@ -176,14 +181,13 @@ def _interleaved_heads(file: GGUFFile) -> dict[str, int]:
     """Rows of one head, for each tensor whose rows are stored in interleaved order."""
     known = GGUF_INTERLEAVED_QK.get(file.architecture)
     if known is None:
-        raise file.broken(
-            f"general.architecture is {file.architecture!r}; the row order of its attention "
-            f"weights is known for {', '.join(sorted(GGUF_INTERLEAVED_QK))} only"
-        )
+        raise file.broken(f"general.architecture: {unread_architecture(file.architecture)}")
     if not known:
         return {}
-    heads = file.need(f"{file.architecture}.attention.head_count", int)
-    kv_heads = file.get(f"{file.architecture}.attention.head_count_kv", int)
+    heads = _head_count(file, "attention.head_count")
+    if heads is None:
+        raise file.broken("does not say how many heads its attention has; convert the model again")
+    kv_heads = _head_count(file, "attention.head_count_kv")
     counts = {"attn_q": heads, "attn_k": heads if kv_heads is None else kv_heads}
     sizes: dict[str, int] = {}
     for tensor in file.tensors.values():
@@ -191,6 +195,28 @@ def _interleaved_heads(file: GGUFFile) -> dict[str, int]:
             case ["blk", _, ("attn_q" | "attn_k") as part, _]:
                 sizes[tensor.name] = _head_size(file, tensor, counts[part])
     return sizes
+
+
+def _head_count(file: GGUFFile, key: str) -> int | None:
+    """Heads of every layer, None where the file does not say."""
+    where = f"{file.architecture}.{key}"
+    try:
+        value = one_for_all_layers(file.metadata, where)
+        return None if value is None else integer(value, Where(where))
+    except ConfigError as error:
+        raise file.broken(str(error)) from error
+
+
+def _unstacked(tensor: GGUFTensor) -> Iterator[GGUFTensor]:
+    """The tensor, or that of each expert where it stacks them."""
+    stem, _, kind = tensor.name.rpartition(".")
+    if not stem.endswith("_exps") or len(tensor.shape) != 3 or not tensor.nbytes:
+        yield tensor
+        return
+    size = tensor.nbytes // tensor.shape[0]
+    for at in range(tensor.shape[0]):
+        name, start = f"{stem}.{at}.{kind}", tensor.start + at * size
+        yield replace(tensor, name=name, shape=tensor.shape[1:], start=start, nbytes=size)
 
 
 def _head_size(file: GGUFFile, tensor: GGUFTensor, heads: int) -> int:

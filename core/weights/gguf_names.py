@@ -30,8 +30,12 @@ GGUF_LLAMA_RENAMES: tuple[tuple[str, str], ...] = (
     ("blk.*.ffn_gate.*", "model.layers.*.mlp.gate_proj.*"),
     ("blk.*.ffn_up.*", "model.layers.*.mlp.up_proj.*"),
     ("blk.*.ffn_down.*", "model.layers.*.mlp.down_proj.*"),
+    ("blk.*.ffn_gate_inp.*", "model.layers.*.mlp.gate.*"),
+    ("blk.*.ffn_gate_exps.*.weight", "model.layers.*.mlp.experts.*.gate_proj.weight"),
+    ("blk.*.ffn_up_exps.*.weight", "model.layers.*.mlp.experts.*.up_proj.weight"),
+    ("blk.*.ffn_down_exps.*.weight", "model.layers.*.mlp.experts.*.down_proj.weight"),
 )
-"""(GGUF pattern, parameter pattern) of Llama-like decoders."""
+"""(GGUF pattern, parameter pattern) of Llama-like decoders; GGUFSource numbers the experts."""
 
 GGUF_LLAMA_SKIPS: tuple[tuple[str, str, str], ...] = (
     ("gguf-rope-divisors", ROPE_DIVISORS, "all are 1, or the config states them as rope scaling"),
@@ -44,6 +48,9 @@ GGUF_NAMES = NameRules(
 )
 """The rules for ``name_rules["gguf"]``; q, k, v and gate, up are stacked by ``hf`` rules afterwards."""
 
-GGUF_INTERLEAVED_QK: Mapping[str, bool] = {"llama": True, "qwen2": False, "qwen3": False}
+GGUF_INTERLEAVED_QK: Mapping[str, bool] = {
+    **{"llama": True, "mistral3": True},
+    **{"qwen2": False, "qwen3": False, "qwen3moe": False},
+}
 """By ``general.architecture``: are the rows of attn_q and attn_k reordered for ggml's
 interleaved rope? Hugging Face row (half t, pair j) of a head is then stored at 2 j + t."""

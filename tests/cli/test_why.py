@@ -178,7 +178,8 @@ def test_gguf_states_its_architecture(site: Site, tmp_path: Path) -> None:
         read_question(str(folder))
     other = gguf(tmp_path / "o.gguf", ("general.architecture", 8, string(b"mamba")))
     found = answer(read_question(str(other)), site.catalog())
-    assert conclusion(found) == "Nothing is served: archzoo reads no 'mamba' models from GGUF"
+    says = "Nothing is served: 'mamba' is not read from GGUF (read are llama, mistral3, qwen2,"
+    assert conclusion(found).startswith(says)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from archzoo.config import LLAMA_LIKE, ModelConfig, config_from_gguf
-from archzoo.config.gguf import ROPE_DIVISORS, _fraction, shortest_float32
+from archzoo.config.gguf import ARCHITECTURES, ROPE_DIVISORS, _fraction, shortest_float32
 from archzoo.errors import ConfigError
+from archzoo.weights.gguf_names import GGUF_INTERLEAVED_QK
 
 SMOL: dict[str, Any] = {
     "general.architecture": "llama",
@@ -70,6 +71,10 @@ def test_an_output_tensor_unties_the_head() -> None:
     assert config_of([*NAMES, "output.weight"]).tie_word_embeddings is False
 
 
+def test_every_architecture_has_a_row_order_and_its_own_word() -> None:
+    assert set(ARCHITECTURES) == set(GGUF_INTERLEAVED_QK)
+
+
 @pytest.mark.parametrize("name", ["mamba", "", None, 3, ["llama"]])
 def test_unknown_architecture_is_named(name: Any) -> None:
     with pytest.raises(ConfigError, match=r"general\.architecture: .* is not read from GGUF") as e:
@@ -99,6 +104,9 @@ def test_kv_heads_and_lists_by_layer() -> None:
     assert config_of(absent=absent).num_key_value_heads == 9
     assert config_of(attention__head_count_kv=[3] * 30).num_key_value_heads == 3
     refused("sizes that differ by layer", attention__head_count_kv=[3, 1, 3])
+    refused("has 3 values for 30 layers", attention__head_count_kv=[3] * 3)
+    many = {"attention__head_count": [9] * 30, "attention__key_length": [64] * 30}
+    assert config_of(**many, rope__dimension_count=[64] * 30).head_dim == 64
     refused("sizes that differ by layer", feed_forward_length=[])
 
 
@@ -192,11 +200,15 @@ def test_divisors_stored_as_a_tensor() -> None:
         {"rope__scaling__yarn_log_multiplier": 0.1},
         {"rope__scaling__attn_factor": 2.0},
         {"attention__sliding_window": 4096},
+        {"attention__sliding_window": [0] * 29 + [4096]},
         {"attention__causal": False},
         {"attention__clamp_kqv": 8.0},
         {"expert_count": 8},
         {"logit_scale": 2.0},
         {"pooling_type": 1},
+        {"expert_gating_func": 2},
+        {"expert_weights_scale": 2.5},
+        {"leading_dense_block_count": 1},
     ],
 )
 def test_keys_that_change_results_are_refused(changes: dict[str, Any]) -> None:
@@ -209,7 +221,7 @@ def test_other_keys_pass_on_to_the_ledger() -> None:
         "expert_count": 0,
         "pooling_type": 3,
         "tensor_data_layout": "Meta AI original pth",
-        "attention__sliding_window": 0,
+        "attention__sliding_window": [0] * 30,
     }
     config = config_of(**inert, acme=1)
     assert "llama.acme" in config.ledger.unknown

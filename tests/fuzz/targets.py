@@ -12,16 +12,20 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import nn
+from transformers import PreTrainedTokenizerFast
 
 from archzoo.config import LLAMA_LIKE, ModelConfig, config_from_gguf, read_config
+from archzoo.errors import CheckpointFileError
 from archzoo.models import CausalLM, name_map
 from archzoo.parallel import whole
 from archzoo.runtime.detokenize import Detokenizer
+from archzoo.runtime.gguf_tokenizer import GGUFTokenizer, gguf_eos_token_ids
 from archzoo.runtime.sentence_files import read_sentence_files
 from archzoo.runtime.stopping import generation_eos_ids
 from archzoo.runtime.tokenizer import TransformersTokenizer, load_tokenizer
 from archzoo.weights import AutoWeightsLoader, WeightSource, open_headers, open_source
 from archzoo.weights.gguf import GGUFFile, GGUFSource
+from tiny import gguf_of
 
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 SENTENCE_FILES = ("modules.json", "1_Pooling/config.json", "2_Dense/config.json")
@@ -67,6 +71,35 @@ def fuzz_gguf(content: bytes, folder: Path) -> None:
     divisors = source.rope_divisors
     raw = config_from_gguf(file.metadata, file.tensors, rope_divisors=divisors, file=str(path))
     ModelConfig.from_dict(raw, LLAMA_LIKE, str(path))
+
+
+def fuzz_gguf_tokenizer(content: bytes, folder: Path) -> None:
+    """What a GGUF file says of its tokenizer, as a JSON object: text to ids and back."""
+    try:
+        stated = json.loads(content)
+    except (ValueError, RecursionError):
+        stated = None
+    if not isinstance(stated, dict):
+        raise CheckpointFileError(str(folder), "says nothing of a tokenizer")
+    prefixed = {f"tokenizer.{key}": value for key, value in stated.items() if in_gguf(value)}
+    file = gguf_of(prefixed, folder / "model.gguf")
+    gguf_eos_token_ids(file)
+    tokenizer = GGUFTokenizer(file)
+    assert isinstance(tokenizer.inner, PreTrainedTokenizerFast)
+    for text in ("", "It's 12345\n\n  <|end|> ab<0x41>", "é你好 \U0001f916"):
+        tokenizer.decode(tokenizer.encode(text))
+
+
+def in_gguf(value: object) -> bool:
+    """Whether a GGUF file can hold a JSON value: UTF-8, numbers of 64 bits, lists of them."""
+    match value:
+        case str():
+            return not any("\ud800" <= char <= "\udfff" for char in value)
+        case list():
+            return all(in_gguf(each) and not isinstance(each, list) for each in value)
+        case int():
+            return -(2**63) <= value < 2**64
+    return isinstance(value, float)
 
 
 def fuzz_config(content: bytes, folder: Path) -> None:
@@ -182,6 +215,7 @@ def small_model() -> nn.Module:
 TARGETS: Mapping[str, Callable[[bytes, Path], None]] = {
     "safetensors": fuzz_safetensors,
     "gguf": fuzz_gguf,
+    "gguf-tokenizer": fuzz_gguf_tokenizer,
     "index": fuzz_index,
     "headers": fuzz_headers,
     "config": fuzz_config,

@@ -10,8 +10,9 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from archzoo.errors import CheckpointFileError, InputError
-from archzoo.runtime import gguf_tokenizer as module
+from archzoo.runtime.gguf_splits import SPLITS, VOCABULARIES
 from archzoo.runtime.gguf_tokenizer import (
+    GGUFTokenizer,
     backend_from_gguf,
     gguf_eos_token_ids,
     gguf_unused_token_ids,
@@ -19,7 +20,18 @@ from archzoo.runtime.gguf_tokenizer import (
 )
 from archzoo.runtime.tokenizer import TransformersTokenizer
 from archzoo.weights.gguf_file import GGUFFile
+from tiny import gguf_of
 
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<｜full▁width｜>"]
 USER = ["<think>", "    "]
 TEMPLATE = (
@@ -157,11 +169,11 @@ def ids(tokenizer: object, text: str) -> list[int]:
         ("smollm", True, ""),
         ("starcoder", True, ""),
         ("gpt-2", False, ""),
-        ("default", False, ""),
-        (None, False, ""),
-        ("llama-bpe", False, module._LLAMA3),
-        ("qwen2", False, module._QWEN2),
-        ("tekken", False, module._TEKKEN),
+        ("llama-bpe", False, LLAMA3),
+        ("smaug-bpe", False, LLAMA3),
+        ("qwen2", False, QWEN2),
+        ("deepseek-r1-qwen", False, QWEN2),
+        ("tekken", False, TEKKEN),
     ],
 )
 def test_ids_equal_the_tokenizer_that_made_the_vocabulary(
@@ -171,7 +183,7 @@ def test_ids_equal_the_tokenizer_that_made_the_vocabulary(
     file = write(tmp_path / "a.gguf", **byte_level(pre, digits, pattern))
     ours, full = backend_from_gguf(file), tokenizer_from_gguf(file)
     for text in CORPUS:
-        if pre == "qwen2" and "\u0301" in text:
+        if pattern == QWEN2 and "\u0301" in text:
             continue
         expected = judge.encode(text).ids
         assert ours.encode(text).ids == ids(full, text) == expected, text
@@ -180,13 +192,13 @@ def test_ids_equal_the_tokenizer_that_made_the_vocabulary(
 
 
 def test_qwen2_composes_text_first(tmp_path: Path) -> None:
-    file = write(tmp_path / "a.gguf", **byte_level("qwen2", False, module._QWEN2))
+    file = write(tmp_path / "a.gguf", **byte_level("qwen2", False, QWEN2))
     ours = backend_from_gguf(file)
     assert ours.encode("cafe\u0301").ids == ours.encode("café").ids
 
 
 def test_a_split_that_takes_whole_words_needs_no_merge(tmp_path: Path) -> None:
-    fields = byte_level("llama-bpe", False, module._LLAMA3)
+    fields = byte_level("llama-bpe", False, LLAMA3)
     fields["tokens"] = [*fields["tokens"], "zzzz"]
     fields["token_type"] = [*fields["token_type"], 1]
     ours = backend_from_gguf(write(tmp_path / "a.gguf", **fields))
@@ -199,26 +211,149 @@ def test_digits_stand_alone_after_spaces_where_the_file_says_smollm(tmp_path: Pa
     assert ours.encode("\n\n1").tokens == ["ĊĊ", "1"]
 
 
+PIECES = {
+    "It|'s| 1234567| fooBar| Türk|'t|e|!|\n|\n|x| 你好ア| नमस|्|त|े!|      | $|a|/|b|.|\r\n": (
+        "gpt-2 phi-2 mpt olmo jais trillion granite-docling exaone4 gigachat a.x-4.0 mellum "
+        "modern-bert jina-es jina-de jina-v2-es jina-v2-de"
+    ),
+    "It|'s| |1|2|3|4|5|6|7| fooBar| Türk|'t|e|!|\n|\n|x| 你好ア| नमस|्|त|े!|      | $|a|/|b|.|\r\n": (
+        "smollm starcoder refact codeshell exaone minerva-7b mellum2 command-r"
+    ),
+    "It|'s| |123|456|7| fooBar| Türk|'t|e|!\n\n|x| 你好ア| नमस|्त|े!|      | $|a|/b|.\r\n": (
+        "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano "
+        "smaug-bpe dbrx chatglm-bpe glm4 minicpm5"
+    ),
+    "It|'s| |1|2|3|4|5|6|7| fooBar| Türk|'t|e|!\n\n|x| 你好ア| नमस|्त|े!|      | $|a|/b|.\r\n": (
+        "qwen2 deepseek-r1-qwen megrez stablelm2 hunyuan solar-open grok-2 kormo f2llmv2 "
+        "bailingmoe bailingmoe2 llada-moe"
+    ),
+    "It|'s| |1|2|3|4|5|6|7| fooBar| Türk|'t|e|!\n\n|x| 你好ア| नमस्ते|!|      | $|a|/b|.\r\n": (
+        "qwen35"
+    ),
+    "It|'s| |1|2|3|4|5|6|7| fooBar| Türk|'te|!\n\n|x| 你好ア| नमस|्त|े!|      | $|a|/b|.\r\n": (
+        "ufakzeka"
+    ),
+    "It|'s| |1|2|3|4|5|6|7| fooBar| Türk|'t|e|!|\n\n|x| 你好ア| नमस|्त|े!|      | $|a|/b|.\r|\n": (
+        "laguna"
+    ),
+    "It|'s| |1|2|3|4|5|6|7| fooBar| Türk|'t|e|!|\n\n|x| 你好ア| नमस|्त|े!|      | $|a|/b|.|\r\n": (
+        "seed-coder"
+    ),
+    "It|'s| |1|2|3|4|5|6|7| fooBar Türk|'t|e|!\n|\n|x 你好ア नमस्ते|!|      | $|a|/b|.\r|\n": (
+        "exaone-moe"
+    ),
+    "It|'s| |123|456|7| fooBar| Türk|'t|e|!\n\n|x| 你好ア| नमस|्त|े!|    |  | $|a|/b|.\r\n": (
+        "jais-2"
+    ),
+    "It|'s| |1|2|3|4|5|6|7| foo|Bar| Türk|'te|!\n\n|x| 你好ア| नमस्ते|!|      | $|a|/b|.\r\n": (
+        "tekken"
+    ),
+    "It's| |123|456|7| foo|Bar| Türk't|e|!\n\n|x| 你好ア| नमस्ते|!|      | $|a|/b|.\r\n": (
+        "gpt-4o llama4 kanana2 talkie minimax-m2 granite-embed-multi-97m"
+    ),
+    "It's| |1|234|567| foo|Bar| Türk't|e|!\n\n|x| 你好ア| नमस्ते|!|      | $|a|/b|.\r\n": (
+        "tiny_aya cohere2moe"
+    ),
+    "It's| |123|456|7| foo|Bar| Türk't|e|!\n\n|x| |你好|ア| नमस्ते|!|      | $|a|/b|.\r\n": (
+        "kimi-k2"
+    ),
+    "It's| |1|2|3|4|5|6|7| foo|Bar| Türk't|e|!\n\n|x| |你好ア| नमस्ते|!|      | $|a|/b|.\r\n": (
+        "youtu"
+    ),
+    "It|'|s| |1234567| fooBar| T|ü|rk|'|te|!|\n|\n|x| |你好ア| |नमस्ते|!|      | $|a|/|b|.|\r|\n": (
+        "deepseek-llm"
+    ),
+    "It|'|s| |1|2|3|4|5|6|7| fooBar| Türk|'|te|!|\n|\n|x| |你好ア| |नमस|्|त|े|!|       $|a|/|b|.|\r|\n": (
+        "deepseek-coder"
+    ),
+    "It|'s| |123|456|7| fooBar| Türk|'te|!\n\n|x| |你好ア| नमस्ते|!|      | $|a|/b|.\r\n": (
+        "deepseek-v3 hunyuan-dense joyai-llm hy_v4"
+    ),
+    "It|'s| |1|2|3|4|5|6|7| fooBar| Türk|'te|!|\n|\n|x| |你好ア| नमस्ते|!|      | $|a|/b|.|\r|\n": (
+        "spark2_5"
+    ),
+    "It|'s| |1|234|567| fooBar| Türk|'te|!\n\n|x| |你好ア| नमस्ते|!|      | $|a|/b|.\r\n": ("afmoe"),
+    "It's |1|234|567| fooBar Türk'te!\n\nx 你好ア नमस्ते!       $a/b.\r\n": ("superbpe"),
+    "It's| 1234567| fooBar| Türk'te|!\n\n|x| 你好ア| नमस्ते|!      | $a/b|.\r\n": (
+        "poro-chat bloom gpt3-finnish"
+    ),
+    "It's| |1|2|3|4|5|6|7| fooBar| Türk'te|!\n\n|x| 你好ア| नमस्ते|!      | $a/b|.\r\n": ("viking"),
+    "It|'|s| |123|456|7| fooBar| Türk|'|te|!|\n|\n|x| 你好ア| नमस|्|त|े|!|       |$|a|/|b|.|\r\n": (
+        "falcon default"
+    ),
+    "It|'|s| |1|2|3|4|5|6|7| fooBar| Türk|'|te|!|\n|\n|x| 你好ア| नमस|्|त|े|!|    |  | |$|a|/|b|.|\r|\n": (
+        "chameleon"
+    ),
+}
+"""Pieces of one text -> the names that cut it so."""
+
+
 @pytest.mark.parametrize(
-    ("pre", "pieces"),
-    [
-        ("gpt-2", "12345|Ġ|ĠfooBar|'t|!|Ċ|Ċ|x"),
-        ("smollm", "1|2|3|4|5|Ġ|ĠfooBar|'t|!|Ċ|Ċ|x"),
-        ("llama-bpe", "123|45|Ġ|ĠfooBar|'t|!ĊĊ|x"),
-        ("qwen2", "1|2|3|4|5|Ġ|ĠfooBar|'t|!ĊĊ|x"),
-        ("tekken", "1|2|3|4|5|Ġ|Ġfoo|Bar|'t|!ĊĊ|x"),
-    ],
+    ("pre", "pieces"), [(name, cut) for cut, names in PIECES.items() for name in names.split()]
 )
+@pytest.mark.filterwarnings("ignore:.*tokenizer.ggml.pre is 'default'")
 def test_how_each_split_cuts(tmp_path: Path, pre: str, pieces: str) -> None:
     ours = backend_from_gguf(write(tmp_path / "a.gguf", **byte_level(pre)))
-    cut = ours.pre_tokenizer.pre_tokenize_str("12345  fooBar't!\n\nx")
-    assert "|".join(piece for piece, _ in cut) == pieces
+    decode = decoders.ByteLevel().decode
+    cut = ours.pre_tokenizer.pre_tokenize_str(pieces.replace("|", ""))
+    assert "|".join(decode([piece]) for piece, _ in cut) == pieces
+
+
+def test_every_split_that_is_known_is_in_the_table_once() -> None:
+    listed = [name for names in PIECES.values() for name in names.split()]
+    assert sorted(listed) == sorted(SPLITS)
+
+
+def test_a_file_that_does_not_name_its_split_turns_ids_into_text_and_no_text_into_ids(
+    tmp_path: Path,
+) -> None:
+    file = write(tmp_path / "a.gguf", **byte_level(None))
+    for build in (tokenizer_from_gguf, backend_from_gguf):
+        with pytest.raises(
+            CheckpointFileError, match=r"has no tokenizer.ggml.pre.*--pre-tokenizer"
+        ):
+            build(file)
+    tokenizer = GGUFTokenizer(file)
+    named = GGUFTokenizer(write(tmp_path / "b.gguf", **byte_level()))
+    ids = named.encode("the quick 1")
+    assert tokenizer.decode(ids) == "the quick 1" and tokenizer.eos_token_ids == {2}
+    messages = [{"role": "user", "content": "hi"}]
+    for ask in (lambda: tokenizer.encode("the"), lambda: tokenizer.apply_chat(messages)):
+        with pytest.raises(CheckpointFileError, match="pass token ids instead of text"):
+            ask()
+    assert named.apply_chat(messages)
+
+
+@pytest.mark.parametrize(
+    ("name", "pre"), [("llama-bpe", None), ("qwen2", "default"), ("gpt-2", "")]
+)
+def test_a_known_vocabulary_says_how_text_is_split(name: str, pre: str | None) -> None:
+    known = VOCABULARIES[name]
+    tokens = [known.get(at, f"<{at}>") for at in range(max(known) + 1)]
+    tokens[:2] = ["a", "ab"]
+    fields = {"model": "gpt2", "pre": pre, "tokens": tokens, "merges": []}
+
+    def steps(**changes: object) -> str:
+        metadata = {f"tokenizer.ggml.{key}": each for key, each in {**fields, **changes}.items()}
+        return str(backend_from_gguf(gguf_of(metadata)).pre_tokenizer)
+
+    assert steps() == steps(pre=name)
+    tokens[min(known)] = "other"
+    with pytest.raises(CheckpointFileError, match="has no tokenizer.ggml.pre"):
+        steps(pre=None)
+
+
+def test_what_a_converter_did_not_know_is_told(tmp_path: Path) -> None:
+    with pytest.warns(
+        UserWarning, match=r"tokenizer.ggml.pre is 'default'.*may not be the model's"
+    ):
+        backend_from_gguf(write(tmp_path / "a.gguf", **byte_level("default")))
 
 
 def test_equal_to_transformers_loading_the_same_file(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    file = write(tmp_path / "a.gguf", **byte_level("llama-bpe", False, module._LLAMA3))
+    file = write(tmp_path / "a.gguf", **byte_level("llama-bpe", False, LLAMA3))
     theirs = AutoTokenizer.from_pretrained(tmp_path, gguf_file="a.gguf", local_files_only=True)
     ours = tokenizer_from_gguf(file)
     # transformers spells out of the byte alphabet what it finds outside it, control tokens too.
@@ -371,15 +506,16 @@ def sets(**changes: object) -> Callable[[dict], dict]:
     ("change", "message"),
     [
         (sets(model="bert"), "model is 'bert'.*pass token ids"),
-        (sets(pre="unheard-of"), "pre is 'unheard-of'; known are default"),
+        (sets(pre="unheard-of"), "pre is 'unheard-of', .* known are gpt-2"),
         (sets(bos_token_id=10**6), r"bos_token_id is 1000000, the vocabulary has \d+ tokens"),
         (sets(add_bos_token=True, bos_token_id=None), "asks for bos .* names no bos token"),
         (sets(add_eos_token=True, eos_token_id=None), "asks for eos .* names no eos token"),
         (sets(add_bos_token="yes"), "add_bos_token is a str, expected bool"),
         (sets(token_type=[1, 2]), r"token_type has 2 values for \d+ tokens"),
         (sets(tokens=[1, 2]), "tokens holds 1, expected str values"),
+        (sets(tokens=[0, 0]), "tokens holds 0, expected str values"),
         (sets(tokens="abc"), "tokens is a str, expected list"),
-        (sets(merges=None), "neither tokenizer.ggml.merges nor tokenizer.ggml.scores"),
+        (sets(merges=None), "has no tokenizer.ggml.merges"),
         (last("tokens", "<|im_end|>"), "lists token '<|im_end|>' 2 times"),
         (last("merges", "nothing here"), "merge 'nothing here' does not join"),
         (last("merges", "single"), "merge 'single' does not join"),
@@ -396,6 +532,29 @@ def test_contradictions_are_named(
     assert error.value.file == str(file.path)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"scores": None}, "neither tokenizer.ggml.merges nor tokenizer.ggml.scores"),
+        ({"scores": [1]}, "scores holds 1, expected float"),
+    ],
+)
+def test_sentencepiece_without_an_order_is_named(
+    tmp_path: Path, change: dict, message: str
+) -> None:
+    with pytest.raises(CheckpointFileError, match=message):
+        backend_from_gguf(write(tmp_path / "a.gguf", **sentencepiece(**change)))
+
+
+def test_pieces_longer_than_sentencepiece_makes_are_refused() -> None:
+    """Each costs time of the square of its length."""
+    metadata = {"model": "llama", "tokens": ["a", "a" * 513], "scores": [0.0, 0.0]}
+    with pytest.raises(CheckpointFileError, match="a token of 513 characters"):
+        backend_from_gguf(
+            gguf_of({f"tokenizer.ggml.{key}": each for key, each in metadata.items()})
+        )
+
+
 @pytest.mark.parametrize("keys", [(), ("model",)])
 def test_a_file_without_tokenizer_says_to_pass_ids(tmp_path: Path, keys: tuple[str, ...]) -> None:
     fields = {key: value for key, value in byte_level().items() if key in keys}
@@ -404,9 +563,57 @@ def test_a_file_without_tokenizer_says_to_pass_ids(tmp_path: Path, keys: tuple[s
 
 
 def test_every_id_that_ends_a_generation(tmp_path: Path) -> None:
+    """Stated ones first, then those that llama.cpp knows by their text."""
     fields = byte_level()
-    assert gguf_eos_token_ids(write(tmp_path / "a.gguf", **fields)) == (2,)
-    more = {**fields, "eot_token_id": 0, "eom_token_id": 2}
-    assert gguf_eos_token_ids(write(tmp_path / "b.gguf", **more)) == (2, 0)
+    assert gguf_eos_token_ids(write(tmp_path / "a.gguf", **fields)) == (2, 0)
+    more = {**fields, "eot_token_id": 3, "eom_token_id": 2}
+    assert gguf_eos_token_ids(write(tmp_path / "b.gguf", **more)) == (2, 3, 0)
     none = {**fields, "eos_token_id": None}
-    assert gguf_eos_token_ids(write(tmp_path / "c.gguf", **none)) == ()
+    assert set(gguf_eos_token_ids(write(tmp_path / "c.gguf", **none))) == {0, 2}
+
+
+@pytest.mark.parametrize(
+    ("added", "ends"),
+    [
+        (["<|eot_id|>", "<|eom_id|>", "<|start_header_id|>"], 2),
+        (["<end_of_turn>", "<start_of_turn>"], 1),
+        (["<|end|>", "<|assistant|>"], 1),
+        (["<|return|>", "<|call|>", "<|end|>"], 2),
+        (["<|flush|>", "<|calls|>", "<|end|>"], 2),
+        (["<|file_sep|>", "<|fim_pad|>", "</s>"], 0),
+    ],
+)
+@pytest.mark.parametrize("kind", [1, 4])
+def test_tokens_end_a_turn_by_their_text(
+    tmp_path: Path, added: list[str], ends: int, kind: int
+) -> None:
+    """Whatever type a converter gave them: they are one token in a prompt and no text in an output."""
+    fields = byte_level()
+    first = len(fields["tokens"])
+    fields["tokens"] = fields["tokens"] + added
+    fields["token_type"] = fields["token_type"] + [kind] * len(added)
+    file = write(tmp_path / "a.gguf", **fields)
+    assert sorted(gguf_eos_token_ids(file)) == [0, 2, *range(first, first + ends)]
+    tokenizer = GGUFTokenizer(file)
+    for at in range(first, first + ends):
+        assert tokenizer.encode(f"a{added[at - first]}b")[1] == at and tokenizer.is_hidden(at)
+
+
+@pytest.mark.parametrize("typed", [True, False])
+def test_sentencepiece_ids_by_custom(tmp_path: Path, typed: bool) -> None:
+    """1 begins, 2 ends and 0 is unknown where the file names none, as long as they are such."""
+    missing = dict.fromkeys(("bos_token_id", "eos_token_id", "unknown_token_id"))
+    fields = {**sentencepiece(), **missing}
+    if not typed:
+        fields["token_type"] = None
+    file = write(tmp_path / "a.gguf", **fields)
+    ours = tokenizer_from_gguf(file)
+    assert (ours.bos_token_id, ours.eos_token_id, ours.unk_token_id) == (1, 2, 0)
+    assert gguf_eos_token_ids(file) == (2,)
+    assert ids(ours, "the quick") == ids(
+        tokenizer_from_gguf(write(tmp_path / "b.gguf", **sentencepiece())), "the quick"
+    )
+    other = {**fields, "tokens": [f"x{text}" for text in fields["tokens"]]}
+    if typed:
+        other["token_type"] = [1] * len(other["tokens"])
+    assert gguf_eos_token_ids(write(tmp_path / "c.gguf", **other)) == ()

@@ -129,12 +129,12 @@ def test_more_rows_than_one_chunk_holds(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("kind", [Kind.F32, Kind.Q8_0])
 def test_one_and_three_dimensions(tmp_path: Path, kind: Kind) -> None:
     vector, cube = quantize(normal(64), kind), quantize(normal(3, 4, 64), kind)
-    tensors = {"output_norm.weight": (vector, kind), "blk.0.ffn_up_exps.weight": (cube, kind)}
+    tensors = {"output_norm.weight": (vector, kind), "cube.weight": (cube, kind)}
     source = GGUFSource(write(tmp_path / "a.gguf", tensors))
     flat, deep = (torch.from_numpy(dequantize(data, kind)) for data in (vector, cube))
     same(source.read("output_norm.weight", ((3, 37),)), flat[3:37])
     box = ((1, 3), (2, 3), (5, 50))
-    same(source.read("blk.0.ffn_up_exps.weight", box), deep[box_slices(box)])
+    same(source.read("cube.weight", box), deep[box_slices(box)])
 
 
 def test_only_rows_of_the_box_are_dequantised(
@@ -214,6 +214,44 @@ def test_missing_kv_head_count_means_as_many_as_query_heads(tmp_path: Path) -> N
     same(read_all(GGUFSource(path))["blk.0.attn_k.weight"], torch.from_numpy(rows))
 
 
+def test_head_counts_may_be_stated_for_each_layer(tmp_path: Path) -> None:
+    rows = normal(HEADS * HEAD, 32)
+    for name, counts, message in (
+        ("a", [HEADS, HEADS], None),
+        ("b", [HEADS, 2], r"attention\.head_count_kv: \[4, 2\]: sizes that differ by layer"),
+        ("c", [HEADS], r"attention\.head_count_kv: has 1 values for 2 layers"),
+    ):
+        writer = gguf.GGUFWriter(tmp_path / f"{name}.gguf", "llama")
+        writer.add_block_count(2)
+        writer.add_head_count([HEADS, HEADS])
+        writer.add_head_count_kv(counts)
+        writer.add_tensor("blk.0.attn_k.weight", to_ggml(rows, HEADS))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        if message is None:
+            source = GGUFSource(tmp_path / f"{name}.gguf")
+            same(read_all(source)["blk.0.attn_k.weight"], torch.from_numpy(rows))
+        else:
+            with pytest.raises(CheckpointFileError, match=message):
+                GGUFSource(tmp_path / f"{name}.gguf")
+
+
+@pytest.mark.parametrize("kind", [Kind.F32, Kind.Q8_0])
+def test_stacked_experts_are_tensors_of_one_expert_each(tmp_path: Path, kind: Kind) -> None:
+    data = quantize(normal(3, 4, 64), kind)
+    name = "blk.0.ffn_up_exps.weight"
+    source = GGUFSource(write(tmp_path / "a.gguf", {name: (data, kind)}, arch="qwen3moe"))
+    full, read = torch.from_numpy(dequantize(data, kind)), read_all(source)
+    assert list(read) == [f"blk.0.ffn_up_exps.{at}.weight" for at in range(3)]
+    for at in range(3):
+        same(read[f"blk.0.ffn_up_exps.{at}.weight"], full[at])
+    same(source.read("blk.0.ffn_up_exps.2.weight", ((1, 3), (5, 50))), full[2, 1:3, 5:50])
+    places = [source.stored(name) for name in read]
+    assert all(one.stop == two.start for one, two in zip(places, places[1:], strict=False))
+
+
 def test_interleaved_rope_on_stored_rows_is_half_rope_on_ours() -> None:
     """Why the order is what it is: scores agree between the two rope styles."""
     x = torch.from_numpy(normal(HEAD))
@@ -242,7 +280,10 @@ def one(name: str = "output.weight", kind: Kind = Kind.F32) -> dict[str, tuple[n
 
 
 def test_unknown_architecture_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointFileError, match="'mamba'.*known for llama"):
+    with pytest.raises(
+        CheckpointFileError,
+        match=r"'mamba' is not read from GGUF \(read are llama, mistral3, qwen2",
+    ):
         GGUFSource(write(tmp_path / "a.gguf", one(), arch="mamba"))
 
 

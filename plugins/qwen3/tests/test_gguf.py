@@ -9,17 +9,31 @@ from typing import Any
 import gguf
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 import archzoo
 from archzoo.errors import ConfigError, CoverageError
-from tiny import SIZES, ids_of, randomise, reference_logits
+from tiny import SIZES, ids_of, randomise, reference_logits, save_gguf
 
 BASE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0}}
+EXPERTS = {
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "norm_topk_prob": True,
+}
 FILES: dict[str, tuple[Any, Any]] = {
     "qwen2": (Qwen2ForCausalLM, Qwen2Config(**SIZES, **BASE)),
     "qwen3": (Qwen3ForCausalLM, Qwen3Config(**SIZES, **BASE, head_dim=6)),
     "qwen3 tied": (Qwen3ForCausalLM, Qwen3Config(**SIZES, head_dim=12, tie_word_embeddings=True)),
+    "qwen3moe": (Qwen3MoeForCausalLM, Qwen3MoeConfig(**SIZES, **BASE, **EXPERTS, head_dim=6)),
 }
 
 
@@ -30,31 +44,8 @@ def written(
     make, config = FILES[kind]
     model = make(config).eval()
     randomise(model)
-    arch = kind.split()[0]
-    writer = gguf.GGUFWriter(path, arch)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    if arch == "qwen3":
-        writer.add_key_length(config.head_dim)
-        writer.add_value_length(config.head_dim)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    for add in metadata.values():
-        add(writer)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], config.num_hidden_layers)
-    for name, value in model.state_dict().items():
-        stem, suffix = name.rsplit(".", 1)
-        if left_out not in name and not (kind == "qwen3 tied" and stem == "lm_head"):
-            writer.add_tensor(f"{names.get_name(stem)}.{suffix}", value.numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    left = "lm_head" if kind == "qwen3 tied" else left_out
+    save_gguf(model, path, kind.split()[0], left_out=left, more=tuple(metadata.values()))
     return path, model
 
 
@@ -76,6 +67,37 @@ def test_norms_are_stored_under_names_of_llama_cpp(tmp_path: Path) -> None:
     path, _ = written(tmp_path / "b.gguf", "qwen3", left_out="layers.1.self_attn.k_norm")
     with pytest.raises(CoverageError, match=r"model\.layers\.1\.self_attn\.k_norm\.weight"):
         archzoo.load(path, dtype=torch.float32)
+
+
+def test_experts_by_topology_and_by_what_the_file_says(tmp_path: Path) -> None:
+    """Weights of a row add up to 1 where the file says nothing, as in llama.cpp."""
+    path, reference = written(tmp_path / "a.gguf", "qwen3moe")
+    want = reference_logits(reference, ids_of(9))
+    loaded = archzoo.load(path, dtype=torch.float32, tp=6, ep=3)
+    torch.testing.assert_close(loaded.logits(ids_of(9)), want, rtol=0, atol=2e-4)
+    as_served = {
+        "gate": ("gating_func", 1),
+        "scale": ("weights_scale", 1.0),
+        "none": ("group_count", 0),
+    }
+    for key, value in as_served.values():
+        add = "add_float32" if isinstance(value, float) else "add_uint32"
+        path, _ = written(
+            tmp_path / f"{key}.gguf", "qwen3moe",
+            extra=lambda w, add=add, key=key, value=value: getattr(w, add)(f"qwen3moe.expert_{key}", value),
+        )  # fmt: skip
+        assert archzoo.load(path, dtype=torch.float32).config.moe.norm_topk_prob is True
+    for key, value in (("gating_func", 2), ("shared_count", 1)):
+        path, _ = written(
+            tmp_path / f"{key}.gguf", "qwen3moe",
+            extra=lambda w, key=key, value=value: w.add_uint32(f"qwen3moe.expert_{key}", value),
+        )  # fmt: skip
+        with pytest.raises(ConfigError, match=rf"qwen3moe\.expert_{key}: {value} is not read"):
+            archzoo.load(path, dtype=torch.float32)
+    path, _ = written(
+        tmp_path / "raw.gguf", "qwen3moe", norm=lambda w: w.add_expert_weights_norm(False)
+    )
+    assert archzoo.load(path, dtype=torch.float32).config.moe.norm_topk_prob is False
 
 
 def test_pooling_of_the_last_token_is_the_one_that_is_served(tmp_path: Path) -> None:

@@ -178,6 +178,30 @@ MUTANTS = (
         (f"{GGUF}::test_rows_come_back_in_hugging_face_order[llama]",),
     ),
     Mutant(
+        "gguf-every-expert-the-first",
+        "all experts of a stacked tensor read where the first one lies",
+        "core/weights/gguf.py",
+        {"tensor.start + at * size": "tensor.start + 0 * size"},
+        (f"{GGUF}::test_stacked_experts_are_tensors_of_one_expert_each[0]",),
+    ),
+    Mutant(
+        "gguf-text-split-by-a-guess",
+        "a GGUF file that does not say how text is split means GPT-2's way",
+        "core/runtime/gguf_tokenizer.py",
+        {'name = self.file.get(key, str) or ""': 'name = self.file.get(key, str) or "gpt-2"'},
+        (
+            "tests/runtime/test_gguf_tokenizer.py::test_a_file_that_does_not_name_its_split"
+            "_turns_ids_into_text_and_no_text_into_ids",
+        ),
+    ),
+    Mutant(
+        "gguf-turns-end-as-stated-alone",
+        "a chat model's GGUF file names the base model's end, and its turns never end",
+        "core/runtime/gguf_tokenizer.py",
+        {"for index in (*stated, *known) if": "for index in stated if"},
+        ("tests/runtime/test_gguf_tokenizer.py::test_every_id_that_ends_a_generation",),
+    ),
+    Mutant(
         "gguf-key-rows-by-query-heads",
         "rows of k put in order as if there were as many KV heads as heads",
         "core/weights/gguf.py",
