@@ -11,6 +11,7 @@ import typer
 
 from . import quick
 from .options import (
+    Architecture,
     AsJson,
     Checkpoint,
     Debug,
@@ -20,6 +21,7 @@ from .options import (
     DType,
     Experts,
     Groups,
+    IgnoreField,
     Offline,
     OwnDType,
     Plan,
@@ -123,6 +125,8 @@ def generate(
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write tokens and timing, as JSON.")
     ] = None,
+    architecture: Architecture = None,
+    ignore_field: IgnoreField = None,
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
@@ -173,6 +177,7 @@ def generate(
             draft_tokens=draft_tokens,
             stream=not no_stream,
             output=output,
+            overrides=command.Overrides(architecture, tuple(ignore_field or ())),
             offline=offline,
         )
         command.run(options, screen)
@@ -228,6 +233,8 @@ def verify(
             metavar="FILE", help="Compare with a recording and its prompt, without transformers."
         ),
     ] = None,
+    architecture: Architecture = None,
+    ignore_field: IgnoreField = None,
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
@@ -264,6 +271,7 @@ def verify(
             tolerance=tolerance,
             record=record,
             against=against,
+            overrides=command.Overrides(architecture, tuple(ignore_field or ())),
             offline=offline,
         )
         agrees = command.run(options, screen)
@@ -293,6 +301,8 @@ def bench(
         bool, typer.Option("--no-reference", help="Leave transformers out.")
     ] = False,
     as_json: AsJson = False,
+    architecture: Architecture = None,
+    ignore_field: IgnoreField = None,
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
@@ -313,6 +323,7 @@ def bench(
             rounds=rounds,
             reference=not no_reference,
             as_json=as_json,
+            overrides=command.Overrides(architecture, tuple(ignore_field or ())),
             offline=offline,
         )
         command.run(options, screen)

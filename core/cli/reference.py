@@ -10,18 +10,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config import ModelConfig
+from ..config.fields import without_fields
 from ..errors import BackendUnavailableError, WeightError
 from ..parallel import whole
 from ..runtime.checkpoint import Checkpoint
 from ..runtime.fitting import fitted_names, with_or_without_head
-from ..runtime.loading import resolve_model
+from ..runtime.reading import AS_STATED, Overrides, resolve_model
 from ..weights import Skipped
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
-def reference_model(path: Path, dtype: torch.dtype, attention: str = "eager") -> Any:
+def reference_model(
+    path: Path,
+    dtype: torch.dtype,
+    attention: str = "eager",
+    *,
+    overrides: Overrides = AS_STATED,
+) -> Any:
     """The model that ``transformers`` makes of a checkpoint, ready to run on the CPU.
 
     What ``transformers`` does not read by itself (see ``reads_by_itself``) is read by us, so for
@@ -31,6 +37,7 @@ def reference_model(path: Path, dtype: torch.dtype, attention: str = "eager") ->
         path: directory or file.
         dtype: of weights and activations.
         attention: ``eager``, plain matrix products, or ``sdpa``, torch's fused attention.
+        overrides: of the checkpoint's config; fields to ignore are not shown to transformers.
 
     Raises:
         BackendUnavailableError: transformers has no class for the architecture, or lacks a package
@@ -38,17 +45,20 @@ def reference_model(path: Path, dtype: torch.dtype, attention: str = "eager") ->
         WeightError: transformers finds weights missing or of another shape.
     """
     with closing(Checkpoint(path)) as checkpoint:
-        model_class = _reference_class(checkpoint)
+        model_class = _reference_class(checkpoint, overrides)
+        raw = without_fields(checkpoint.raw, overrides.ignore_fields, checkpoint.config_file)
         if reads_by_itself(path):
             source: dict[str, Any] = {
                 "pretrained_model_name_or_path": str(path),
                 "local_files_only": True,
             }
+            if overrides != AS_STATED:
+                source["config"] = _config(model_class, raw)
         else:
             source = {
                 "pretrained_model_name_or_path": None,
-                "config": _config(model_class, checkpoint.raw),
-                "state_dict": dict(named_tensors(checkpoint)),
+                "config": _config(model_class, raw),
+                "state_dict": dict(named_tensors(checkpoint, overrides)),
             }
         return _loaded(model_class, dtype, attention, **source)
 
@@ -67,12 +77,12 @@ def _architectures(raw: dict[str, Any]) -> tuple[str, ...]:
     return (stated,) if isinstance(stated, str) else tuple(stated)
 
 
-def _reference_class(checkpoint: Checkpoint) -> Any:
+def _reference_class(checkpoint: Checkpoint, overrides: Overrides) -> Any:
     """The architecture's, or its backbone's where we serve the backbone alone."""
-    names = _architectures(checkpoint.raw)
+    raw = {**checkpoint.raw, "architectures": _architectures(checkpoint.raw)}
+    names = overrides.architectures(raw)
     found, served = _transformers_class(names), resolve_model(names)
-    raw = {**checkpoint.raw, "architectures": names}
-    config = ModelConfig.from_dict(raw, served.adapter, checkpoint.config_file)
+    config = overrides.read(raw, served, checkpoint.config_file)
     fitted = with_or_without_head(config, served, checkpoint.source)
     return found if fitted is served else _transformers_class((fitted.__name__,))
 
@@ -118,10 +128,13 @@ def _config(model_class: Any, raw: dict[str, Any]) -> Any:
     return model_class.config_class(**{k: v for k, v in raw.items() if k != "model_type"})
 
 
-def named_tensors(checkpoint: Checkpoint) -> Iterator[tuple[str, Tensor]]:
+def named_tensors(
+    checkpoint: Checkpoint, overrides: Overrides = AS_STATED
+) -> Iterator[tuple[str, Tensor]]:
     """Every tensor that a model may want, under its Hugging Face name; each read when it comes."""
     infos = checkpoint.source.infos()
-    model_class = resolve_model(_architectures(checkpoint.raw))
+    raw = {**checkpoint.raw, "architectures": _architectures(checkpoint.raw)}
+    model_class = resolve_model(overrides.architectures(raw))
     names = fitted_names(model_class, checkpoint.source)
     for name, info in infos.items():
         canonical = names.rename(name)

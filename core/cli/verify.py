@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -20,6 +20,7 @@ from ..parallel.launch import process_count, shutdown
 from ..planning.plan import Mode
 from ..runtime import Model, build, load
 from ..runtime.checkpoint import Checkpoint, local_path, require_tokenizer
+from ..runtime.reading import Overrides
 from ..runtime.request import check_prompt
 from .comparison import TOLERANCES, Comparison, compare
 from .console import LoadProgress, Screen
@@ -30,7 +31,7 @@ from .reference import reference_model
 from .trace import our_trace, reference_trace
 from .verify_text import change_lines, comparison_table, verdict
 
-__all__ = ["Options", "Topology", "run"]
+__all__ = ["Options", "Overrides", "Topology", "run"]
 
 LENGTH = 64
 """Tokens of a random prompt when nobody says; fewer where the context holds fewer."""
@@ -52,6 +53,7 @@ class Options:
         tolerance: largest error that agrees; None for the dtype's own.
         record: where the reference is kept when every topology agrees with it.
         against: a recording to compare with; its prompt is taken, transformers is not started.
+        overrides: of the checkpoint's config.
         offline: never ask the hub.
     """
 
@@ -66,6 +68,7 @@ class Options:
     tolerance: float | None = None
     record: Path | None = None
     against: Path | None = None
+    overrides: Overrides = Overrides()
     offline: bool = False
 
 
@@ -111,7 +114,7 @@ def _reference(path: Path, options: Options, screen: Screen) -> Recording:
             return recorded
         ids = _prepare(path, options)
         doing("Running transformers")
-        model = reference_model(path, getattr(torch, options.dtype))
+        model = reference_model(path, getattr(torch, options.dtype), overrides=options.overrides)
         trace = reference_trace(model, ids)
         return Recording(tuple(ids), trace, _maker(options.dtype), {})
 
@@ -159,6 +162,7 @@ def _prepare(path: Path, options: Options, recorded: Recording | None = None) ->
             build(
                 checkpoint.raw,
                 BuildContext.of(topology, device="meta", dp_lm_head=options.dp_lm_head),
+                **asdict(options.overrides),
             )
             for topology in options.topologies
         ]
@@ -204,6 +208,7 @@ def _load(
         topology=topology,
         plan=options.plan,
         dp_lm_head=options.dp_lm_head,
+        **asdict(options.overrides),
         kv_slots=tokens,
         max_requests=1,
         pp_micro_batches=1,

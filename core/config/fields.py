@@ -19,6 +19,7 @@ _SHARED = frozenset(
     "architectures dtype torch_dtype tie_word_embeddings quantization_config compression_config "
     "bos_token_id eos_token_id pad_token_id".split()
 )
+_NOTHING = object()
 _NO_CONTRADICTION = frozenset({"tie_word_embeddings", "quantization_config", "compression_config"})
 
 
@@ -54,9 +55,8 @@ class FieldReader:
         self.adapter, self.file = adapter, file
         self._entries: dict[tuple[str, bool], LedgerEntry] = {}
         for name in ignore_fields:
-            raw, value = _without(raw, name, name, file)
-            self.ignore_path(name, ASKED, value)
-        self._stated = self._unwrap(raw)
+            self.ignore_path(name, ASKED, _at(raw, name))
+        self._stated = self._unwrap(without_fields(raw, ignore_fields, file))
 
     # ----------------------------------------------------------------------------- reading
 
@@ -252,19 +252,26 @@ class FieldReader:
             self._note(loser.path, "ignored", NULL if loser.value is None else rule, loser.value)
 
 
-def _without(
-    raw: Mapping[str, Any], path: str, name: str, file: str
-) -> tuple[Mapping[str, Any], Any]:
-    """A config without one dotted field, and the field's value.
+def without_fields(raw: Mapping[str, Any], names: Sequence[str], file: str) -> Mapping[str, Any]:
+    """A config without some fields, by dotted names.
 
     Raises:
-        ConfigError: the file does not state it.
+        ConfigError: the file does not state one.
     """
+    for name in names:
+        if _at(raw, name) is _NOTHING:
+            refuse(Where(name, file), "asked to be ignored, but the file does not state it")
+        raw = _without(raw, name)
+    return raw
+
+
+def _at(raw: object, path: str) -> object:
+    for key in path.split("."):
+        raw = raw.get(key, _NOTHING) if isinstance(raw, Mapping) else _NOTHING
+    return raw
+
+
+def _without(raw: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     key, _, rest = path.partition(".")
-    if key not in raw or (rest and not isinstance(raw[key], Mapping)):
-        refuse(Where(name, file), "asked to be ignored, but the file does not state it")
     left = {each: value for each, value in raw.items() if each != key}
-    if not rest:
-        return left, raw[key]
-    inner, value = _without(raw[key], rest, name, file)
-    return {**left, key: inner}, value
+    return {**left, key: _without(raw[key], rest)} if rest else left

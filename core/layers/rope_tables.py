@@ -177,7 +177,6 @@ def _original(config: RopeConfig) -> int:
     return config.original_max_position_embeddings
 
 
-
 def _yarn_frequencies(config: RopeConfig, powers: Tensor) -> Tensor:
     """Blend of f (pairs that turn often within the original context) and f / factor."""
     dim, original = config.rotary_dim, _original(config)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..config import ModelConfig, architectures_of
+from ..config import ModelConfig
 from ..config.files import CONFIG_NAME
 from ..context import BuildContext
 from ..models import DecoderBase, name_map
@@ -23,8 +23,8 @@ from ..parallel import Topology
 from ..runtime.checkpoint import Checkpoint, local_path
 from ..runtime.engine import BATCH_TOKENS
 from ..runtime.fitting import pooling_of, quantization_of, stored_head, with_or_without_head
-from ..runtime.loading import resolve_model
 from ..runtime.options import check_dtype, check_experts, dtype_for, sizes_of
+from ..runtime.reading import overrides_of, resolve_model
 from ..runtime.request import integer
 from ..weights import Layouts, PlacedSource, Routes, Stored, WeightSource, route
 from .heads import heads_of
@@ -40,6 +40,8 @@ def preflight(
     path: str | os.PathLike[str],
     *,
     dtype: torch.dtype | str | None = None,
+    architecture: str | None = None,
+    ignore_fields: Sequence[str] = (),
     topology: Topology | None = None,
     tp: int = 1,
     pp: int = 1,
@@ -58,6 +60,7 @@ def preflight(
         path: as for ``load``; of a hub id only what was downloaded before. Safetensors files may
             end where their header ends, or be stated by a ``NAME.safetensors.headers.json``.
         dtype: of weights and activations; the checkpoint's own when None, as on GPUs.
+        architecture, ignore_fields: as for ``load``.
         topology: sizes of all axes, instead of tp, pp, attn_dp and ep.
         tp, pp, attn_dp, ep, pp_layers, dp_lm_head: as for ``load``.
         batch: requests at once, all attention groups together.
@@ -77,13 +80,14 @@ def preflight(
     for name, value in (("context", context), ("memory", memory)):
         if value is not None:
             integer(name, value, 1)
-    asked = check_dtype(dtype)
+    asked, overrides = check_dtype(dtype), overrides_of(architecture, ignore_fields)
     # Never ask the hub: it would send the weights as well.
     place = local_path(path, offline=True)
     place = place.parent if place.name == CONFIG_NAME else place
     with closing(Checkpoint(place, headers_only=True)) as found:
-        model_class = resolve_model(architectures_of(found.raw, found.config_file))
-        config = ModelConfig.from_dict(found.raw, model_class.adapter, found.config_file)
+        model_class = resolve_model(overrides.architectures(found.raw, found.config_file))
+        config = overrides.read(found.raw, model_class, found.config_file)
+        told = overrides.notes(config)
         check_experts(config, sizes)
         quant = quantization_of(config, model_class, found.source)
         config, note = _settled(config, model_class, found.source)
@@ -115,7 +119,7 @@ def preflight(
             converted=proof.converted,
             tied=proof.tied,
             derived=tuple(proof.derived),
-            notes=(*proof.notes, *note),
+            notes=(*proof.notes, *told, *note),
         )
 
 
