@@ -56,8 +56,8 @@ def measure(
     Raises:
         CapacityError: the process did not come through.
     """
-    arguments = (who, str(path), dtype, str(prompt_tokens), str(decode_tokens))
-    arguments += (json.dumps(overrides), repr(time.time()))
+    tokens, chosen = (str(prompt_tokens), str(decode_tokens)), json.dumps(overrides)
+    arguments = (who, str(path), dtype, *tokens, chosen, repr(time.time()))
     done = subprocess.run(
         [sys.executable, "-m", "archzoo.cli.footprint", *arguments],
         capture_output=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,7 @@ def _loaded(model_class: Any, dtype: torch.dtype, attention: str, **source: Any)
     return model.eval()
 
 
-def _config(model_class: Any, raw: dict[str, Any]) -> Any:
+def _config(model_class: Any, raw: Mapping[str, Any]) -> Any:
     """The class knows its family; the file may name it otherwise, or not at all."""
     return model_class.config_class(**{k: v for k, v in raw.items() if k != "model_type"})
 

@@ -38,6 +38,7 @@ class FieldReader:
         adapter: the family.
         file: its path, for messages.
         ignore_fields: dotted names that are read as if the file did not state them.
+        family_chosen: by whoever loads the file, not by the file.
 
     Raises:
         ConfigError: ``text_config`` is not an object, the file around it contradicts it, or a field
@@ -50,9 +51,10 @@ class FieldReader:
         adapter: ConfigAdapter,
         file: str,
         ignore_fields: Sequence[str] = (),
+        family_chosen: bool = False,
     ) -> None:
         """Lay the wrapper's and the wrapped fields side by side."""
-        self.adapter, self.file = adapter, file
+        self.adapter, self.file, self.family_chosen = adapter, file, family_chosen
         self._entries: dict[tuple[str, bool], LedgerEntry] = {}
         for name in ignore_fields:
             self.ignore_path(name, ASKED, _at(raw, name))

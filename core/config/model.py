@@ -105,6 +105,7 @@ class ModelConfig:
         file: str = "",
         *,
         ignore_fields: Sequence[str] = (),
+        family_chosen: bool = False,
     ) -> ModelConfig:
         """Read a raw config.
 
@@ -114,13 +115,15 @@ class ModelConfig:
             file: path, for messages.
             ignore_fields: dotted names (``text_config.clip_qkv``) that are read as if the file did
                 not state them.
+            family_chosen: whoever loads the file named the family, so a window that it does not
+                have is ignored instead of refused.
 
         Raises:
             ConfigError: a field is missing, of the wrong kind, out of range, contradicted, or
                 unread although it changes results.
         """
         check_object(raw, file)
-        fields = FieldReader(raw, adapter, file, ignore_fields)
+        fields = FieldReader(raw, adapter, file, ignore_fields, family_chosen)
         heads = _size(fields, "num_attention_heads", 2**16)
         layers = _size(fields, "num_hidden_layers", 10_000)
         hidden = _size(fields, "hidden_size", 2**24)

@@ -27,7 +27,8 @@ def no_window(fields: FieldReader, num_layers: int) -> Windows:
 
     A window that another family would apply is refused: whoever made the file expects one.
     """
-    _refuse_window(fields, num_layers)
+    if not fields.family_chosen:
+        _refuse_window(fields, num_layers)
     for name in _FIELDS:
         fields.ignore(name, f"{fields.adapter.name} has no attention window")
     return (None,) * num_layers

@@ -53,8 +53,6 @@ def load(
     *,
     dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
-    architecture: str | None = None,
-    ignore_fields: Sequence[str] = (),
     topology: Topology | None = None,
     tp: int = 1,
     pp: int = 1,
@@ -76,6 +74,8 @@ def load(
     prefix_cache: bool = True,
     progress: LoadProgress | None = None,
     target: Model | None = None,
+    architecture: str | None = None,
+    ignore_fields: Sequence[str] = (),
 ) -> Model:
     """Load a checkpoint, ready to run.
 
@@ -87,8 +87,6 @@ def load(
         dtype: of weights and activations; the checkpoint's own when None (float16 becomes
             float32 on a CPU, which has no usable float16 multiplication).
         device: ``cpu`` when None.
-        architecture: serves the checkpoint, whatever its config states.
-        ignore_fields: dotted names of config fields that are read as if they were not stated.
         topology: sizes of all axes, instead of tp, pp, attn_dp and ep.
         tp, pp, attn_dp, ep: sizes of the axes.
         quantization: method to apply to plain weights; none is served yet.
@@ -114,6 +112,8 @@ def load(
         progress: told how many bytes are read.
         target: the model that this one will draft for; lends its embedding to a draft that stores
             none.
+        architecture: serves the checkpoint, whatever its config states.
+        ignore_fields: dotted names of config fields that are read as if they were not stated.
 
     Raises:
         ArchzooError: anything that would make the model wrong, by name, before the first token.

@@ -54,13 +54,14 @@ class Overrides:
             ConfigError: as ``ModelConfig.from_dict``; or ``model_type`` names another family, which
                 would read it differently, and no architecture was asked for.
         """
-        names = self.architectures(raw, file)
-        ours = self._attempt(raw, model_class.adapter, file)
-        if self.architecture is None and not model_class.adapter.strict:
-            self._check_model_type(raw, names, model_class, ours, file)
-        if isinstance(ours, ConfigError):
-            raise ours
-        return replace(ours, architectures=names)
+        names, adapter = self.architectures(raw, file), model_class.adapter
+        chosen = self.architecture is not None
+        if not chosen and not adapter.strict:
+            self._check_model_type(raw, names, adapter, file)
+        config = ModelConfig.from_dict(
+            raw, adapter, file, ignore_fields=self.ignore_fields, family_chosen=chosen
+        )
+        return replace(config, architectures=names)
 
     def notes(self, config: ModelConfig) -> tuple[str, ...]:
         """What a report should say was overruled."""
@@ -71,18 +72,16 @@ class Overrides:
     def _attempt(
         self, raw: Mapping[str, Any], adapter: ConfigAdapter, file: str
     ) -> ModelConfig | ConfigError:
+        """The config as a family would read it if it were chosen, or why it would not."""
         try:
-            return ModelConfig.from_dict(raw, adapter, file, ignore_fields=self.ignore_fields)
+            return ModelConfig.from_dict(
+                raw, adapter, file, ignore_fields=self.ignore_fields, family_chosen=True
+            )
         except ConfigError as error:
             return error
 
     def _check_model_type(
-        self,
-        raw: Mapping[str, Any],
-        names: tuple[str, ...],
-        model_class: type[DecoderBase],
-        ours: ModelConfig | ConfigError,
-        file: str,
+        self, raw: Mapping[str, Any], names: tuple[str, ...], own: ConfigAdapter, file: str
     ) -> None:
         """Refuse a ``model_type`` of another family that reads the config differently."""
         kind = _model_type(raw)
@@ -92,18 +91,16 @@ class Overrides:
         if not others:
             _refuse_unserved(kind, names, file)
             return
-        adapter = resolve_model(others).adapter
-        if adapter.name == model_class.adapter.name:
+        other = resolve_model(others).adapter
+        if other.name == own.name:
             return
-        theirs = self._attempt(raw, adapter, file)
-        readings = _differing(ours, theirs)
+        readings = _differing(*(self._attempt(raw, each, file) for each in (own, other)))
         if readings is None:
             return
-        own = f"architectures={list(names)}"
         refuse(
             Where("model_type", file),
-            f"{kind!r} beside {own}: two families, which read this config differently. "
-            f"As {model_class.adapter.name}: {readings[0]}. As {adapter.name}: {readings[1]}. Make "
+            f"{kind!r} beside architectures={list(names)}: two families, which read this config "
+            f"differently. As {own.name}: {readings[0]}. As {other.name}: {readings[1]}. Make "
             f"the two agree, or say which one holds: architecture={names[0]!r} or "
             f"architecture={others[0]!r} (--architecture)",
         )

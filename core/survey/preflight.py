@@ -40,8 +40,6 @@ def preflight(
     path: str | os.PathLike[str],
     *,
     dtype: torch.dtype | str | None = None,
-    architecture: str | None = None,
-    ignore_fields: Sequence[str] = (),
     topology: Topology | None = None,
     tp: int = 1,
     pp: int = 1,
@@ -53,6 +51,8 @@ def preflight(
     chunk: int | None = None,
     context: int | None = None,
     memory: int | None = None,
+    architecture: str | None = None,
+    ignore_fields: Sequence[str] = (),
 ) -> PreflightReport:
     """Prove from config and headers that a checkpoint fills every rank, and tell what ranks hold.
 
@@ -60,13 +60,13 @@ def preflight(
         path: as for ``load``; of a hub id only what was downloaded before. Safetensors files may
             end where their header ends, or be stated by a ``NAME.safetensors.headers.json``.
         dtype: of weights and activations; the checkpoint's own when None, as on GPUs.
-        architecture, ignore_fields: as for ``load``.
         topology: sizes of all axes, instead of tp, pp, attn_dp and ep.
         tp, pp, attn_dp, ep, pp_layers, dp_lm_head: as for ``load``.
         batch: requests at once, all attention groups together.
         chunk: rows of the largest forward in each attention group; None for the engine's own.
         context: tokens of each request; None for what the model is made for.
         memory: bytes that one rank has.
+        architecture, ignore_fields: as for ``load``.
 
     Returns:
         The report; faults of the checkpoint are its content.
