@@ -127,8 +127,9 @@ def _drop(fields: FieldReader, dropped: Stated, kept: Stated) -> None:
         known = kept.value.get(key)
         if known is None and key in _TYPE_KEYS:
             known = next((kept.value[k] for k in _TYPE_KEYS if k in kept.value), "default")
-        elif known is None and (outside := fields.find(key)) is not None:
-            known = outside.value
+        elif known is None:
+            outside = fields.find(key)
+            known = _defaults(fields).get(key) if outside is None else outside.value
         if value is not None and value != known:
             there = "nothing" if known is None else show(known)
             fields.overrulable(
@@ -137,3 +138,8 @@ def _drop(fields: FieldReader, dropped: Stated, kept: Stated) -> None:
                 f"says {there}; keep one of the two blocks",
             )
         fields.ignore_path(path, NULL if value is None else f"{kept.path} decides", value)
+
+
+def _defaults(fields: FieldReader) -> Mapping[str, Any]:
+    """What holds where the whole file states nothing."""
+    return {"partial_rotary_factor": 1.0, **fields.adapter.defaults}

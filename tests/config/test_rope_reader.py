@@ -100,8 +100,11 @@ def test_both_blocks_may_stand_where_they_agree(llama: Any) -> None:
     )
     refused(llama(rope_scaling=old, rope_parameters={"rope_type": "default"}), "says 'linear'")
     alone = llama(rope_scaling=old, rope_parameters={"rope_theta": 7.0}, absent=("rope_theta",))
-    refused(alone, "rope_parameters.rope_theta: 7.0 here", "says nothing")
+    refused(alone, "rope_parameters.rope_theta: 7.0 here", "says 10000.0")
     assert rope_of(llama(rope_scaling={}, rope_parameters=new)).theta == 7.0
+    defaults = {"rope_theta": 10000.0, "rope_type": "linear", "partial_rotary_factor": 1.0}
+    same = llama(rope_scaling=old, rope_parameters=defaults, absent=("rope_theta",))
+    assert rope_of(same).theta == 10000.0
 
 
 def test_contradicting_types_are_refused(llama: Any) -> None:
