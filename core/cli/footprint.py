@@ -41,7 +41,7 @@ def measure(
     dtype: str,
     prompt_tokens: int,
     decode_tokens: int,
-    overrides: Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
 ) -> Footprint:
     """Start a process that loads a model and runs it.
 
@@ -51,12 +51,12 @@ def measure(
         dtype: of the weights.
         prompt_tokens: tokens of the one prompt.
         decode_tokens: tokens generated after it.
-        overrides: arguments of ``load`` that overrule the checkpoint's config.
+        overrides: arguments of ``load`` that overrule the checkpoint's config; None for none.
 
     Raises:
         CapacityError: the process did not come through.
     """
-    tokens, chosen = (str(prompt_tokens), str(decode_tokens)), json.dumps(overrides)
+    tokens, chosen = (str(prompt_tokens), str(decode_tokens)), json.dumps(overrides or {})
     arguments = (who, str(path), dtype, *tokens, chosen, repr(time.time()))
     done = subprocess.run(
         [sys.executable, "-m", "archzoo.cli.footprint", *arguments],

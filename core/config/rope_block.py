@@ -107,7 +107,7 @@ def joined_block(fields: FieldReader) -> RopeBlock:
     block = new if old is None or not old.value else old
     if block is None:
         return RopeBlock(fields, BLOCK_NAMES[0], {})
-    if new is not None and block is old:
+    if new is not None and old is not None and block is old:
         _drop(fields, new, old)
     stated = {key: Stated(f"{block.path}.{key}", value) for key, value in block.value.items()}
     return RopeBlock(fields, block.path, stated)

@@ -110,7 +110,7 @@ AS_STATED = Overrides()
 """Nothing is overruled."""
 
 
-def overrides_of(architecture: str | None, ignore_fields: Sequence[str]) -> Overrides:
+def overrides_of(architecture: str | None = None, ignore_fields: Sequence[str] = ()) -> Overrides:
     """Overrides out of a caller's arguments.
 
     Raises:
