@@ -133,7 +133,8 @@ class Reference:
         for _ in range(count):
             logits, own = self(ids, hidden)
             found.append(int(logits[-1].argmax()))
-            ids, hidden = [*ids, found[-1]], torch.cat([hidden, own[-1:]])
+            state = self._norm(own[-1:], "norm") if self.config.get("norm_output") else own[-1:]
+            ids, hidden = [*ids, found[-1]], torch.cat([hidden, state])
         return found
 
     def _norm(self, rows: Tensor, name: str) -> Tensor:

@@ -10,6 +10,7 @@ import typer
 
 from . import quick
 from .options import (
+    Architecture,
     AsJson,
     Checkpoint,
     Debug,
@@ -19,6 +20,7 @@ from .options import (
     DType,
     Experts,
     Groups,
+    IgnoreField,
     NoCheckValues,
     Offline,
     OwnDType,
@@ -126,6 +128,8 @@ def generate(
         Path | None, typer.Option(metavar="FILE", help="Also write tokens and timing, as JSON.")
     ] = None,
     quantization: Quantization = None,
+    architecture: Architecture = None,
+    ignore_field: IgnoreField = None,
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
@@ -178,6 +182,7 @@ def generate(
             stream=not no_stream,
             output=output,
             quantization=quantization,
+            overrides=command.Overrides(architecture, tuple(ignore_field or ())),
             offline=offline,
         )
         command.run(options, screen)
@@ -235,6 +240,8 @@ def verify(
     ] = None,
     quantization: Quantization = None,
     no_check_values: NoCheckValues = False,
+    architecture: Architecture = None,
+    ignore_field: IgnoreField = None,
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
@@ -273,6 +280,7 @@ def verify(
             against=against,
             quantization=quantization,
             check_values=not no_check_values,
+            overrides=command.Overrides(architecture, tuple(ignore_field or ())),
             offline=offline,
         )
         agrees = command.run(options, screen)
@@ -302,6 +310,8 @@ def bench(
         bool, typer.Option("--no-reference", help="Leave transformers out.")
     ] = False,
     as_json: AsJson = False,
+    architecture: Architecture = None,
+    ignore_field: IgnoreField = None,
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
@@ -322,6 +332,7 @@ def bench(
             rounds=rounds,
             reference=not no_reference,
             as_json=as_json,
+            overrides=command.Overrides(architecture, tuple(ignore_field or ())),
             offline=offline,
         )
         command.run(options, screen)

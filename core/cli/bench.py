@@ -19,10 +19,11 @@ from ..context import BuildContext
 from ..parallel import Topology
 from ..runtime import build
 from ..runtime.checkpoint import Checkpoint, local_path
+from ..runtime.reading import Overrides
 from .console import Screen
 from .measuring import Figure, Measuring, Plan
 
-__all__ = ["Options", "run"]
+__all__ = ["Options", "Overrides", "run"]
 
 PROMPT_TOKENS = 512
 """Prompt of the prefill when nobody says; shorter where the context is."""
@@ -41,6 +42,7 @@ class Options:
         rounds: measurements of each time.
         reference: measure transformers as well.
         as_json: print JSON.
+        overrides: of the checkpoint's config.
         offline: never ask the hub.
     """
 
@@ -52,6 +54,7 @@ class Options:
     rounds: int = 5
     reference: bool = True
     as_json: bool = False
+    overrides: Overrides = Overrides()
     offline: bool = False
 
 
@@ -66,7 +69,9 @@ def run(options: Options, screen: Screen) -> None:
     figures: list[Figure] = []
     with screen.busy("Measuring") as doing:
         for dtype in options.dtypes or (None,):
-            measuring = Measuring(path, dtype, plan, lambda text: doing(f"Measuring: {text}"))
+            measuring = Measuring(
+                path, dtype, plan, lambda text: doing(f"Measuring: {text}"), options.overrides
+            )
             figures += measuring.figures()
     if options.as_json:
         content = _facts(path, plan) | {"figures": [each.as_dict() for each in figures]}
@@ -78,7 +83,8 @@ def run(options: Options, screen: Screen) -> None:
 def _plan(options: Options, path: Path) -> Plan:
     """What is measured, in the model's context; found out before weights are read."""
     with closing(Checkpoint(path)) as checkpoint:
-        shell = build(checkpoint.raw, BuildContext.of(Topology(), device="meta"))
+        ctx = BuildContext.of(Topology(), device="meta")
+        shell = build(checkpoint.raw, ctx, **asdict(options.overrides))
     context = shell.config.max_position_embeddings
     fits = max(1, min(PROMPT_TOKENS, context - 2))
     return Plan(

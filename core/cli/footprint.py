@@ -1,17 +1,20 @@
 """Start-up and peak memory of a process that loads a model and runs it once.
 
-``python -m archzoo.cli.footprint ours|theirs PATH DTYPE PROMPT_TOKENS DECODE_TOKENS STARTED``
-prints seconds and bytes. A process of its own: memory once used is not always given back, and a
+``python -m archzoo.cli.footprint ours|theirs PATH DTYPE PROMPT_TOKENS DECODE_TOKENS OVERRIDES
+STARTED`` prints seconds and bytes. A process of its own: memory once used is not always given back, and a
 start happens once.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..errors import CapacityError
 
@@ -32,7 +35,14 @@ class Footprint:
     peak: int
 
 
-def measure(who: str, path: Path, dtype: str, prompt_tokens: int, decode_tokens: int) -> Footprint:
+def measure(
+    who: str,
+    path: Path,
+    dtype: str,
+    prompt_tokens: int,
+    decode_tokens: int,
+    overrides: Mapping[str, Any] | None = None,
+) -> Footprint:
     """Start a process that loads a model and runs it.
 
     Args:
@@ -41,11 +51,13 @@ def measure(who: str, path: Path, dtype: str, prompt_tokens: int, decode_tokens:
         dtype: of the weights.
         prompt_tokens: tokens of the one prompt.
         decode_tokens: tokens generated after it.
+        overrides: arguments of ``load`` that overrule the checkpoint's config; None for none.
 
     Raises:
         CapacityError: the process did not come through.
     """
-    arguments = (who, str(path), dtype, str(prompt_tokens), str(decode_tokens), repr(time.time()))
+    tokens, chosen = (str(prompt_tokens), str(decode_tokens)), json.dumps(overrides or {})
+    arguments = (who, str(path), dtype, *tokens, chosen, repr(time.time()))
     done = subprocess.run(
         [sys.executable, "-m", "archzoo.cli.footprint", *arguments],
         capture_output=True,
@@ -76,20 +88,23 @@ def peak_bytes() -> int:
 
 
 def _main(arguments: list[str]) -> None:
-    who, path, dtype, prompt_tokens, decode_tokens, started = arguments
+    who, path, dtype, prompt_tokens, decode_tokens, chosen, started = arguments
+    overrides = json.loads(chosen)
     from .contenders import Contender, Ours, Theirs
 
     contender: Contender
     if who == "ours":
         from ..runtime import load
 
-        contender = Ours(load(path, dtype=dtype))
+        contender = Ours(load(path, dtype=dtype, **overrides))
     else:
         import torch
 
+        from ..runtime.reading import overrides_of
         from .reference import reference_model
 
-        contender = Theirs(reference_model(Path(path), getattr(torch, dtype), "sdpa"))
+        number, chosen_by = getattr(torch, dtype), overrides_of(**overrides)
+        contender = Theirs(reference_model(Path(path), number, "sdpa", overrides=chosen_by))
     contender.prefill([1])
     first_token = time.time() - float(started)
     contender.decode([[1] * int(prompt_tokens)], int(decode_tokens))

@@ -13,10 +13,11 @@ from ..planning.plan import Mode
 from ..runtime import Model, SpeculationReport, StreamChunk, load
 from ..runtime.checkpoint import local_path, require_tokenizer
 from ..runtime.prompts import Prompt
+from ..runtime.reading import Overrides
 from ..runtime.request import SamplingParams
 from .console import Screen
 
-__all__ = ["Options", "SamplingParams", "run"]
+__all__ = ["Options", "Overrides", "SamplingParams", "run"]
 
 NEW_TOKENS = 128
 """Tokens to generate at most when nobody says; fewer where the context holds fewer."""
@@ -46,6 +47,7 @@ class Options:
         draft_tokens: tokens it proposes at once; None for the default.
         stream: show pieces as they come.
         output: file for the result.
+        overrides: of the checkpoint's config.
         offline: never ask the hub.
         quantization: ``none`` takes the weights as plain ones, whatever the config says.
     """
@@ -69,6 +71,7 @@ class Options:
     draft_tokens: int | None = None
     stream: bool = True
     output: Path | None = None
+    overrides: Overrides = Overrides()
     offline: bool = False
     quantization: str | None = None
 
@@ -188,6 +191,7 @@ def _generate(options: Options, screen: Screen) -> Result:
             offline=options.offline,
             quantization=options.quantization,
             progress=progress,
+            **asdict(options.overrides),
         )
         draft = _draft(options, model)
         seconds = perf_counter() - begin

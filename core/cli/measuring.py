@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -18,6 +19,7 @@ import torch
 
 from ..errors import InputError
 from ..runtime import load
+from ..runtime.reading import AS_STATED, Overrides
 from .contenders import Contender, Ours, Theirs
 from .footprint import measure
 from .pace import pace
@@ -135,17 +137,24 @@ class Measuring:
         dtype: of both models; None for the checkpoint's.
         plan: what is measured.
         tell: told what is being done.
+        overrides: of the checkpoint's config.
     """
 
     def __init__(
-        self, path: Path, dtype: str | None, plan: Plan, tell: Callable[[str], None]
+        self,
+        path: Path,
+        dtype: str | None,
+        plan: Plan,
+        tell: Callable[[str], None],
+        overrides: Overrides = AS_STATED,
     ) -> None:
         """Load once: it warms the page cache, and shows the dtype."""
         self._path, self._plan, self._tell = path, plan, tell
+        self._overrides, self._chosen = overrides, asdict(overrides)
         # transformers is timed in loading only what it reads by itself.
         self._both_load = plan.reference and reads_by_itself(path)
         tell("loading")
-        model = load(path, dtype=dtype, progress=pace("loading", tell))
+        model = load(path, dtype=dtype, progress=pace("loading", tell), **self._chosen)
         self._vocab_size = model.config.vocab_size
         self._torch_dtype = model.module.dtype
         self.dtype = str(self._torch_dtype).removeprefix("torch.")
@@ -168,19 +177,21 @@ class Measuring:
             max_requests=rows,
             prefix_cache=False,  # the same prompts come round after round
             progress=pace(f"loading in {self.dtype}", self._tell),
+            **self._chosen,
         )
         ours = Ours(model)
         return [ours, Theirs(self._reference())] if plan.reference else [ours]
 
     def _reference(self) -> Any:
-        return reference_model(self._path, self._torch_dtype, "sdpa")
+        return reference_model(self._path, self._torch_dtype, "sdpa", overrides=self._overrides)
 
     def _load_times(self) -> list[Figure]:
         """The load call, and how many times as long it takes for looking at every value."""
         figure, plain = Figure(self.dtype, "load call", "s"), list[float]()
+        ours = partial(load, self._path, dtype=self._torch_dtype, **self._chosen)
         loaders: list[tuple[list[float], Callable[[], object]]] = [
-            (figure.ours, lambda: load(self._path, dtype=self._torch_dtype)),
-            (plain, lambda: load(self._path, dtype=self._torch_dtype, check_values=False)),
+            (figure.ours, ours),
+            (plain, partial(ours, check_values=False)),
         ]
         if self._both_load:
             self._reference()  # imports its modules
@@ -232,7 +243,7 @@ class Measuring:
             self._tell(f"fresh processes in {self.dtype}, round {number + 1}")
             for who, seconds, mebibytes in _taking_turns(sides, number):
                 tokens = (self._plan.prompt_tokens, self._plan.memory_decode_tokens)
-                found = measure(who, self._path, self.dtype, *tokens)
+                found = measure(who, self._path, self.dtype, *tokens, self._chosen)
                 seconds.append(found.first_token)
                 mebibytes.append(found.peak / 2**20)
         return [start, peak]

@@ -55,6 +55,22 @@ Groups = Annotated[
 Experts = Annotated[
     int, typer.Option("--ep", min=1, help="Parts of a stage that whole experts are dealt to.")
 ]
+Architecture = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Serves the checkpoint, whatever its config states.",
+        show_default=False,
+    ),
+]
+IgnoreField = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Field of config.json to read as if it were not stated; repeatable.",
+        show_default=False,
+    ),
+]
 OwnDType = Annotated[
     DType | None, typer.Option(help="Of the weights.", show_default="the checkpoint's")
 ]

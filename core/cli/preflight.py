@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..config import ModelConfig, architectures_of, read_config
+from ..config import ModelConfig, read_config
 from ..config.quantization import without_quantization
 from ..context import BuildContext
 from ..models import DecoderBase, name_map
@@ -23,8 +23,8 @@ from ..planning.plan import Mode, Plan, digest
 from ..planning.planner import Search
 from ..quantization import quant_config
 from ..runtime.checkpoint import Checkpoint, local_path
-from ..runtime.loading import resolve_model
 from ..runtime.options import check_dtype, check_experts, check_quantization, dtype_for
+from ..runtime.reading import Overrides, resolve_model
 from . import layout
 from .boundary_table import Section, sections, sent_bytes
 from .console import Screen
@@ -32,7 +32,7 @@ from .question import is_gguf, stating_file
 from .records import Record
 from .topologies import topology_record
 
-__all__ = ["Options", "Topology", "examine", "run"]
+__all__ = ["Options", "Overrides", "Topology", "examine", "run"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Options:
         link: between ranks, a name of ``TABLES``.
         dtype: of weights and activations; None for the checkpoint's.
         dp_lm_head: split the head's vocabulary over each attention group.
+        overrides: of the checkpoint's config.
         as_json: print JSON.
         offline: never ask the hub.
         quantization: ``none`` takes the weights as plain ones, whatever the config says.
@@ -59,6 +60,7 @@ class Options:
     link: str = "nvlink"
     dtype: str | None = None
     dp_lm_head: bool = False
+    overrides: Overrides = Overrides()
     as_json: bool = False
     offline: bool = False
     quantization: str | None = None
@@ -134,8 +136,8 @@ def examine(options: Options) -> Report:
     check_quantization(options.quantization)
     raw, file = _raw_config(local_path(options.path, options.offline, weights=False))
     raw = without_quantization(raw) if options.quantization == "none" else raw
-    model_class = resolve_model(architectures_of(raw, file))
-    config = ModelConfig.from_dict(raw, model_class.adapter, file)
+    model_class = resolve_model(options.overrides.architectures(raw, file))
+    config = options.overrides.read(raw, model_class, file)
     check_experts(config, options.topology)
     device = torch.device("cpu" if options.link == "gloo" else "cuda")
     dtype = dtype_for(check_dtype(options.dtype), config, device)

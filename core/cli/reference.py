@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config import ModelConfig
+from ..config.fields import without_fields
 from ..errors import BackendUnavailableError, WeightError
 from ..parallel import whole
 from ..runtime.checkpoint import Checkpoint
 from ..runtime.fitting import fitted_names, with_or_without_head
-from ..runtime.loading import resolve_model
+from ..runtime.reading import AS_STATED, Overrides, resolve_model
 from ..weights import Skipped
 
 _PURPOSE = re.compile(r"For[A-Z]\w*$")
@@ -25,7 +25,12 @@ _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
 def reference_model(
-    path: Path, dtype: torch.dtype, attention: str = "eager", *, quantization: str | None = None
+    path: Path,
+    dtype: torch.dtype,
+    attention: str = "eager",
+    *,
+    overrides: Overrides = AS_STATED,
+    quantization: str | None = None,
 ) -> Any:
     """The model that ``transformers`` makes of a checkpoint, ready to run on the CPU.
 
@@ -37,6 +42,7 @@ def reference_model(
         path: directory or file.
         dtype: of weights and activations.
         attention: ``eager``, plain matrix products, or ``sdpa``, torch's fused attention.
+        overrides: of the checkpoint's config; fields to ignore are not shown to transformers.
         quantization: as for ``load``; of weights that are plain against their config, both models
             hold what we read.
 
@@ -46,27 +52,26 @@ def reference_model(
         WeightError: transformers finds weights missing or of another shape.
     """
     with closing(Checkpoint(path, quantization=quantization)) as checkpoint:
-        names, raw = _served_names(checkpoint), checkpoint.raw
-        model_class, config_class = reference_class(names, raw.get("model_type"))
+        names, raw = _served_names(checkpoint, overrides), checkpoint.raw
+        model_type = raw.get("model_type")
+        model_class, config_class = reference_class(names, model_type, overrides.architecture)
         by_itself = quantization is None and reads_by_itself(path)
         try:
             config = (
                 config_class.from_pretrained(str(path), local_files_only=True)
-                if by_itself
-                # The class knows its family; the file may name it otherwise, or not at all.
-                else config_class(**{k: v for k, v in raw.items() if k != "model_type"})
+                if by_itself and overrides == AS_STATED
+                else _config(config_class, checkpoint, overrides)
             )
         except Exception as error:  # whatever a config class raises for fields it does not take
             why = " ".join(str(error).split())
             raise _no_reference(names, f"which refuses this configuration: {why}") from error
-        state = None if by_itself else dict(named_tensors(checkpoint))
         return _loaded(
             model_class,
             dtype,
             attention,
             pretrained_model_name_or_path=str(path) if by_itself else None,
             config=config,
-            state_dict=state,
+            state_dict=None if by_itself else dict(named_tensors(checkpoint, overrides)),
             local_files_only=True,
         )
 
@@ -85,24 +90,29 @@ def _architectures(raw: dict[str, Any]) -> tuple[str, ...]:
     return (stated,) if isinstance(stated, str) else tuple(stated)
 
 
-def _served_names(checkpoint: Checkpoint) -> tuple[str, ...]:
+def _served_names(checkpoint: Checkpoint, overrides: Overrides) -> tuple[str, ...]:
     """The architectures, or the backbone's where we serve the backbone alone."""
-    names = _architectures(checkpoint.raw)
+    raw = {**checkpoint.raw, "architectures": _architectures(checkpoint.raw)}
+    names = overrides.architectures(raw)
     served = resolve_model(names)
-    raw = {**checkpoint.raw, "architectures": names}
-    config = ModelConfig.from_dict(raw, served.adapter, checkpoint.config_file)
+    config = overrides.read(raw, served, checkpoint.config_file)
     fitted = with_or_without_head(config, served, checkpoint)
     return names if fitted is served else (fitted.__name__,)
 
 
-def reference_class(names: tuple[str, ...], model_type: object) -> tuple[Any, Any]:
-    """The model class, and the class of its configuration."""
+def reference_class(
+    names: tuple[str, ...], model_type: object, asked: str | None = None
+) -> tuple[Any, Any]:
+    """The model class, and the class of its configuration; what was asked for by its own name."""
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     stated = model_type if isinstance(model_type, str) else ""
     config_class = CONFIG_MAPPING[stated] if stated in CONFIG_MAPPING else None
     for name in names:
+        named = getattr(transformers, name, None)
+        if named is not None and name == asked:
+            return named, named.config_class
         purpose = _PURPOSE.search(name)
         auto = getattr(transformers, f"AutoModel{purpose[0] if purpose else ''}", None)
         if auto is not None and config_class in auto._model_mapping:
@@ -110,7 +120,7 @@ def reference_class(names: tuple[str, ...], model_type: object) -> tuple[Any, An
             several = found if isinstance(found, tuple) else (found,)
             chosen = next((each for each in several if each.__name__ == name), several[0])
             return chosen, config_class
-        if (named := getattr(transformers, name, None)) is not None:
+        if named is not None:
             return named, named.config_class
     raise _no_reference(names, f"which has no class of that name and none for {model_type!r}")
 
@@ -147,10 +157,19 @@ def _loaded(model_class: Any, dtype: torch.dtype, attention: str, **source: Any)
     return model.eval()
 
 
-def named_tensors(checkpoint: Checkpoint) -> Iterator[tuple[str, Tensor]]:
+def _config(config_class: Any, checkpoint: Checkpoint, overrides: Overrides) -> Any:
+    """The class knows its family; the file may name it otherwise, or not at all."""
+    raw = without_fields(checkpoint.raw, overrides.ignore_fields, checkpoint.config_file)
+    return config_class(**{key: value for key, value in raw.items() if key != "model_type"})
+
+
+def named_tensors(
+    checkpoint: Checkpoint, overrides: Overrides = AS_STATED
+) -> Iterator[tuple[str, Tensor]]:
     """Every tensor that a model may want, under its Hugging Face name; each read when it comes."""
     infos = checkpoint.source.infos()
-    model_class = resolve_model(_architectures(checkpoint.raw))
+    raw = {**checkpoint.raw, "architectures": _architectures(checkpoint.raw)}
+    model_class = resolve_model(overrides.architectures(raw))
     names = fitted_names(model_class, checkpoint.source)
     for name, info in infos.items():
         canonical = names.rename(name)

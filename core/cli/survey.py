@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from ..parallel import Topology
+from ..runtime.reading import Overrides
 from ..survey import PreflightReport, preflight
 from . import layout
 from .console import Screen
 from .survey_record import as_record, explanation_record, skips_record
 
-__all__ = ["Options", "Topology", "run"]
+__all__ = ["Options", "Overrides", "Topology", "run"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Options:
         memory: bytes of a rank.
         explain: a tensor or parameter to follow.
         explain_skips: list what is left out, and why.
+        overrides: of the checkpoint's config.
         as_json: print JSON.
         quantization: ``none`` takes the weights as plain ones, whatever the config says.
     """
@@ -43,6 +45,7 @@ class Options:
     memory: int | None = None
     explain: str | None = None
     explain_skips: bool = False
+    overrides: Overrides = Overrides()
     as_json: bool = False
     quantization: str | None = None
 
@@ -76,6 +79,7 @@ def examine(options: Options) -> PreflightReport:
         context=options.context,
         memory=options.memory,
         quantization=options.quantization,
+        **asdict(options.overrides),
     )
 
 

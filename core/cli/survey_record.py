@@ -34,6 +34,7 @@ def as_record(report: PreflightReport) -> Record:
         "config": {
             "defaulted": config.ledger.defaulted,
             "ignored": config.ledger.ignored,
+            "unknown": list(config.ledger.unknown),
         },
         "memory": _memory_record(report),
         "ranks": [_rank_record(report, rank) for rank in report.ranks],

@@ -53,6 +53,7 @@ def _heading(report: PreflightReport) -> Iterator[tuple[str, str]]:
     yield "skipped", _named(f"{len(names)} by {rule}" for rule, names in report.skipped.items())
     yield "defaulted", _named(config.ledger.defaulted, 8)
     yield "ignored", _named(config.ledger.ignored, 8)
+    yield "unknown", _named(config.ledger.unknown, 8)
     yield "notes", "\n".join(report.notes)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from ..runtime import Model, build, load
 from ..runtime.checkpoint import Checkpoint, local_path, require_tokenizer
 from ..runtime.fitting import quantization_of, sentence_files_of
 from ..runtime.options import check_quantization
+from ..runtime.reading import Overrides
 from ..runtime.request import check_prompt
 from .comparison import TOLERANCES, Comparison, compare
 from .console import LoadProgress, Screen
@@ -33,7 +34,7 @@ from .reference import reference_model
 from .trace import our_trace, reference_trace
 from .verify_text import change_lines, comparison_table, verdict
 
-__all__ = ["Options", "combined", "run"]
+__all__ = ["Options", "Overrides", "combined", "run"]
 
 LENGTH = 64
 """Tokens of a random prompt when nobody says; fewer where the context holds fewer."""
@@ -56,6 +57,7 @@ class Options:
         record: where the reference is kept when every topology agrees with it.
         against: a recording to compare with; its prompt is taken, transformers is not started.
         check_values: refuse weights with NaN or infinities.
+        overrides: of the checkpoint's config.
         offline: never ask the hub.
         quantization: ``none`` takes the weights as plain ones, whatever the config says.
     """
@@ -72,6 +74,7 @@ class Options:
     record: Path | None = None
     against: Path | None = None
     check_values: bool = True
+    overrides: Overrides = Overrides()
     offline: bool = False
     quantization: str | None = None
 
@@ -140,7 +143,10 @@ def _reference(path: Path, options: Options, screen: Screen) -> Recording:
         ids = _prepare(path, options)
         doing("Running transformers")
         model = reference_model(
-            path, getattr(torch, options.dtype), quantization=options.quantization
+            path,
+            getattr(torch, options.dtype),
+            overrides=options.overrides,
+            quantization=options.quantization,
         )
         trace = reference_trace(model, ids)
         return Recording(tuple(ids), trace, _maker(options.dtype), {})
@@ -189,6 +195,7 @@ def _prepare(path: Path, options: Options, recorded: Recording | None = None) ->
             build(
                 checkpoint.raw,
                 BuildContext.of(topology, device="meta", dp_lm_head=options.dp_lm_head),
+                **asdict(options.overrides),
             )
             for topology in options.topologies
         ]
@@ -237,6 +244,7 @@ def _load(
         topology=topology,
         plan=options.plan,
         dp_lm_head=options.dp_lm_head,
+        **asdict(options.overrides),
         kv_slots=tokens,
         max_requests=1,
         pp_micro_batches=1,

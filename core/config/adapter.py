@@ -16,12 +16,16 @@ STANDARD_NAMES: dict[str, tuple[str, ...]] = {
     "attention_bias": ("attention_bias", "qkv_bias", "bias"),
     "o_proj_bias": ("attention_bias", "bias"),
     "dtype": ("dtype", "torch_dtype"),
-    "attn_logit_softcap": ("attn_logit_softcapping",),
-    "final_logit_softcap": ("final_logit_softcapping",),
+    "attn_logit_softcap": (),
+    "final_logit_softcap": (),
+    "rope_interleaved": (),
     "eos_token_ids": ("eos_token_id",),
     "num_experts": ("num_experts", "num_local_experts"),
 }
-"""ModelConfig field -> names in the file, the first stated one wins. Others: their own name."""
+"""ModelConfig field -> names in the file, the first stated one wins. Others: their own name.
+
+Without a name are those that a family must declare, since most references ignore them.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +36,9 @@ class ConfigAdapter:
         name: family, shown in the ledger.
         defaults: values of fields that the file may leave out, equal to the reference's.
         names: field -> names in the file, best first; replaces the entry of STANDARD_NAMES.
-            An empty tuple: this family has no such field, its default holds.
+            An empty tuple: this family has no such field, its default holds. Soft caps and
+            interleaved rotation must be declared here (``{"attn_logit_softcap":
+            ("attn_logit_softcapping",)}``).
         window: policy for per-layer attention windows.
         rope_types: family's own names of rope types -> standard names.
         rotary: the family uses rotary embeddings.
@@ -43,6 +49,8 @@ class ConfigAdapter:
             reference ignores it refuses any other than 1.
         extra: further fields -> check of their value; they land in ``ModelConfig.extra``.
         ignored: fields this family ignores -> rule, by name; keys of its rotary block too.
+        strict: the family has no reference that ignores fields, so a field that nobody knows is
+            refused unless it is null, false or empty.
     """
 
     name: str
@@ -56,6 +64,7 @@ class ConfigAdapter:
     partial_rotary: bool = False
     extra: Mapping[str, Check] = field(default_factory=dict)
     ignored: Mapping[str, str] = field(default_factory=dict)
+    strict: bool = False
 
     def names_of(self, field_name: str) -> tuple[str, ...]:
         """Names under which the file may state a field, best first."""

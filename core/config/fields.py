@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 from ..errors import ConfigError
 from .adapter import Check, ConfigAdapter
+from .foreign import FOREIGN_FIELDS, says_nothing
 from .ignored import IGNORED_RULES, TAKEN_FOR_GRANTED, must_be_read
-from .ledger import NULL, UNKNOWN, ConfigLedger, Fate, LedgerEntry
+from .ledger import ASKED, NULL, ConfigLedger, Fate, LedgerEntry
 from .values import Where, refuse, show
 
 WRAPPED = "text_config"
@@ -18,6 +19,7 @@ _SHARED = frozenset(
     "architectures dtype torch_dtype tie_word_embeddings quantization_config compression_config "
     "bos_token_id eos_token_id pad_token_id".split()
 )
+_NOTHING = object()
 _NO_CONTRADICTION = frozenset({"tie_word_embeddings", "quantization_config", "compression_config"})
 
 
@@ -35,16 +37,28 @@ class FieldReader:
         raw: the config file.
         adapter: the family.
         file: its path, for messages.
+        ignore_fields: dotted names that are read as if the file did not state them.
+        family_chosen: by whoever loads the file, not by the file.
 
     Raises:
-        ConfigError: ``text_config`` is not an object, or the file around it contradicts it.
+        ConfigError: ``text_config`` is not an object, the file around it contradicts it, or a field
+            to ignore is not stated.
     """
 
-    def __init__(self, raw: Mapping[str, Any], adapter: ConfigAdapter, file: str) -> None:
+    def __init__(
+        self,
+        raw: Mapping[str, Any],
+        adapter: ConfigAdapter,
+        file: str,
+        ignore_fields: Sequence[str] = (),
+        family_chosen: bool = False,
+    ) -> None:
         """Lay the wrapper's and the wrapped fields side by side."""
-        self.adapter, self.file = adapter, file
+        self.adapter, self.file, self.family_chosen = adapter, file, family_chosen
         self._entries: dict[tuple[str, bool], LedgerEntry] = {}
-        self._stated = self._unwrap(raw)
+        for name in ignore_fields:
+            self.ignore_path(name, ASKED, _at(raw, name))
+        self._stated = self._unwrap(without_fields(raw, ignore_fields, file))
 
     # ----------------------------------------------------------------------------- reading
 
@@ -94,10 +108,14 @@ class FieldReader:
         stated = [self._stated[name].path for name in names if name in self._stated]
         return Where((*stated, *names, field)[0], self.file)
 
+    def peek(self, field: str) -> Any:
+        """What the file states for a field, unchecked and without a mark; None where nothing."""
+        stated = (self._stated.get(name) for name in self.adapter.names_of(field))
+        return next((s.value for s in stated if s is not None and s.value is not None), None)
+
     def is_stated(self, field: str) -> bool:
         """Whether the file states a field (null does not count)."""
-        names = self.adapter.names_of(field)
-        return any(name in self._stated and self._stated[name].value is not None for name in names)
+        return self.peek(field) is not None
 
     # -------------------------------------------------------------------------- accounting
 
@@ -123,32 +141,60 @@ class FieldReader:
         """Give a fate to what nobody read.
 
         Raises:
-            ConfigError: an unread field whose name says rotary or quantization, or that asks for
-                other attention than is done.
+            ConfigError: an unread field whose name says rotary or quantization, that asks for other
+                attention than is done or for what another family does, or that nobody knows in a
+                family that is ``strict``.
         """
         for name, stated in self._stated.items():
             if (stated.path, False) not in self._entries:
-                self.ignore(name, self._rule(name, stated))
+                rule = self._rule(name, stated)
+                if rule is None:
+                    self._note(stated.path, "unknown", "no reader, no rule", stated.value)
+                else:
+                    self.ignore(name, rule)
         paths = [stated.path for stated in self._stated.values()]
         unread = tuple(path for path in paths if (path, False) not in self._entries)
         return ConfigLedger(tuple(self._entries.values()), unread)
 
-    def _rule(self, name: str, stated: Stated) -> str:
+    def _rule(self, name: str, stated: Stated) -> str | None:
+        """The rule that ignores a field nobody read; None where nobody knows it."""
         rule = self.adapter.ignored.get(name) or IGNORED_RULES.get(name)
         if rule is not None or stated.value is None:
             return rule or NULL
+        family = self.adapter.name
+        if name in FOREIGN_FIELDS:
+            if says_nothing(name, stated.value):
+                return "what is done anyway"
+            self.overrulable(
+                stated.path,
+                f"{show(stated.value)} changes results in families that have this field, and "
+                f"{family} is none of them: it would be ignored",
+            )
         if name.startswith("_"):
             return "private"
         if name in TAKEN_FOR_GRANTED:
             return self._as_granted(name, stated)
         if must_be_read(name):
-            refuse(
-                Where(stated.path, self.file),
-                f"{show(stated.value)} is not read by the {self.adapter.name} family, and its name "
-                "says that it changes results; check the spelling, remove it, or let the family's "
-                "ConfigAdapter read or ignore it by name",
+            self.overrulable(
+                stated.path,
+                f"{show(stated.value)} is not read by the {family} family, and its name says that "
+                "it changes results; check the spelling",
             )
-        return UNKNOWN
+        if self.adapter.strict and stated.value:
+            self.overrulable(
+                stated.path,
+                f"{show(stated.value)} is not known to {family}, which has no reference that "
+                "ignores fields",
+            )
+        return None
+
+    def overrulable(self, path: str, problem: str) -> NoReturn:
+        """Refuse a field, and say how a user or a family overrules that."""
+        refuse(
+            Where(path, self.file),
+            f"{problem}; remove it, overrule with ignore_fields=[{path!r}] (--ignore-field {path}), "
+            "or let the family's ConfigAdapter read or ignore it by name",
+        )
 
     def _as_granted(self, name: str, stated: Stated) -> str:
         """The rule for a field that says what is done anyway; one that does not is refused."""
@@ -206,3 +252,28 @@ class FieldReader:
             loser, rule = stated, f"{within.path} decides"
         if loser is not None:
             self._note(loser.path, "ignored", NULL if loser.value is None else rule, loser.value)
+
+
+def without_fields(raw: Mapping[str, Any], names: Sequence[str], file: str) -> Mapping[str, Any]:
+    """A config without some fields, by dotted names.
+
+    Raises:
+        ConfigError: the file does not state one.
+    """
+    for name in names:
+        if _at(raw, name) is _NOTHING:
+            refuse(Where(name, file), "asked to be ignored, but the file does not state it")
+        raw = _without(raw, name)
+    return raw
+
+
+def _at(raw: object, path: str) -> object:
+    for key in path.split("."):
+        raw = raw.get(key, _NOTHING) if isinstance(raw, Mapping) else _NOTHING
+    return raw
+
+
+def _without(raw: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    key, _, rest = path.partition(".")
+    left = {each: value for each, value in raw.items() if each != key}
+    return {**left, key: _without(raw[key], rest)} if rest else left

@@ -1,8 +1,8 @@
 """Fields that change no output of a forward pass, each with the rule that ignores it.
 
 Whatever is not listed is ``unknown``: it shows in the ledger under that rule, or is refused when
-its name says that it changes rotary embeddings or quantization, or its value asks for attention of
-another kind.
+its name says that it changes rotary embeddings or quantization, its value asks for attention of
+another kind, or another family is known to have it (``config.foreign``).
 """
 
 from __future__ import annotations

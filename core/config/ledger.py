@@ -1,7 +1,7 @@
 """ConfigLedger: what became of every field of a config file, and where values came from.
 
-A field of the file is *consumed* (a value of ModelConfig rests on it) or *ignored* by a named
-rule. A value the file does not state is *defaulted*, from the family or from another field.
+A field of the file is *consumed* (a value of ModelConfig rests on it), *ignored* by a named rule,
+or *unknown* to every reader and rule. A value the file does not state is *defaulted*, from the family or from another field.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Fate = Literal["consumed", "defaulted", "ignored"]
-
-UNKNOWN = "unknown"
-"""Rule of a field that no reader and no ignore rule knows."""
+Fate = Literal["consumed", "defaulted", "ignored", "unknown"]
 
 NULL = "null"
 """Rule of a field that is explicitly null, which means absent."""
+
+ASKED = "ignore_fields"
+"""Rule of a field that whoever loads the checkpoint asked to ignore."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class LedgerEntry:
     Args:
         field: dotted name as the file spells it (defaulted: the ModelConfig field).
         fate: what became of it.
-        detail: consumed: the ModelConfig field it feeds; defaulted: from where; ignored: the rule.
+        detail: consumed: the ModelConfig field it feeds; defaulted: from where; ignored: the rule;
+            unknown: that no rule knows it.
         value: the value, shortened, for screens.
     """
 
@@ -67,8 +68,13 @@ class ConfigLedger:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Fields ignored only because nothing knows them."""
-        return tuple(field for field, rule in self.ignored.items() if rule == UNKNOWN)
+        """Fields that no reader and no rule knows; nothing depends on them."""
+        return tuple(self._of("unknown"))
+
+    @property
+    def overruled(self) -> tuple[str, ...]:
+        """Fields ignored because whoever loads the checkpoint asked for it."""
+        return tuple(field for field, rule in self.ignored.items() if rule == ASKED)
 
     def __str__(self) -> str:
         """One line for each entry."""

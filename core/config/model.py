@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -99,7 +99,13 @@ class ModelConfig:
 
     @classmethod
     def from_dict(
-        cls, raw: Mapping[str, Any], adapter: ConfigAdapter = LLAMA_LIKE, file: str = ""
+        cls,
+        raw: Mapping[str, Any],
+        adapter: ConfigAdapter = LLAMA_LIKE,
+        file: str = "",
+        *,
+        ignore_fields: Sequence[str] = (),
+        family_chosen: bool = False,
     ) -> ModelConfig:
         """Read a raw config.
 
@@ -107,6 +113,10 @@ class ModelConfig:
             raw: content of a config.json (see ``read_config``).
             adapter: the family's defaults, spellings and window policy.
             file: path, for messages.
+            ignore_fields: dotted names (``text_config.clip_qkv``) that are read as if the file did
+                not state them.
+            family_chosen: whoever loads the file named the family, so a window that it does not
+                have is ignored instead of refused.
 
         Raises:
             ConfigError: a field is missing, of the wrong kind, out of range, contradicted, or
@@ -114,7 +124,7 @@ class ModelConfig:
         """
         raw = _with_text_labels(raw)
         check_object(raw, file)
-        fields = FieldReader(raw, adapter, file)
+        fields = FieldReader(raw, adapter, file, ignore_fields, family_chosen)
         heads = _size(fields, "num_attention_heads", 2**16)
         layers = _size(fields, "num_hidden_layers", 10_000)
         hidden = _size(fields, "hidden_size", 2**24)
@@ -241,8 +251,11 @@ def _activation(value: object, where: Where) -> str:
     return _ACTIVATIONS.get(name, name)
 
 
-def _dtype(value: object, where: Where) -> str:
+def _dtype(value: object, where: Where) -> str | None:
+    """Name of a dtype; ``auto`` leaves it to whoever loads."""
     name = text(value, where).removeprefix("torch.")
+    if name == "auto":
+        return None
     if name not in _DTYPES:
         refuse(where, f"{show(value)} is not one of {', '.join(_DTYPES)}")
     return _DTYPES[name]

@@ -67,9 +67,10 @@ def read_moe(fields: FieldReader, layers: int) -> MoEConfig | None:
 
 
 def _layer_ids(value: object, where: Where) -> tuple[int, ...]:
+    """Layer numbers; one that no layer has, as -1, names none, as in the reference."""
     if not isinstance(value, list | tuple):
         refuse(where, f"{show(value)} is not a list of layer numbers")
     items = enumerate(value)
     return tuple(
-        integer(each, Where(f"{where.field}[{at}]", where.file), low=0) for at, each in items
+        integer(each, Where(f"{where.field}[{at}]", where.file), low=-(2**30)) for at, each in items
     )

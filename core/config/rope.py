@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,3 +51,11 @@ class RopeConfig:
     truncate: bool = True
     short_factor: tuple[float, ...] = ()
     long_factor: tuple[float, ...] = ()
+
+
+def yarn_scale(factor: float, mscale: float = 1.0) -> float:
+    """Yarn's factor on cos and sin for a context extension; 1 where nothing is extended.
+
+    Source: YaRN (arXiv 2309.00071), sec. 3.4.
+    """
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0

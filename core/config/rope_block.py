@@ -15,6 +15,7 @@ from .ledger import NULL
 from .values import Where, refuse, show
 
 BLOCK_NAMES = ("rope_parameters", "rope_scaling")
+_TYPE_KEYS = ("rope_type", "type")
 
 
 class RopeBlock:
@@ -94,35 +95,51 @@ class RopeBlock:
 
 
 def joined_block(fields: FieldReader) -> RopeBlock:
-    """The rotary block of a file: one of the two names, or both where they agree.
+    """The rotary block of a file: ``rope_scaling`` where it holds anything, else ``rope_parameters``.
+
+    So ``transformers`` chooses. Beside a ``rope_scaling`` it drops ``rope_parameters`` whole; what
+    would be lost there is refused.
 
     Raises:
-        ConfigError: a block is not an object, or the two state a key differently.
+        ConfigError: a block is not an object, or both hold something that is not the same.
     """
-    keys: dict[str, Stated] = {}
-    path = BLOCK_NAMES[0]
-    for name in reversed(BLOCK_NAMES):
-        block = fields.find(name)
-        if block is None:
-            continue
-        path = block.path
-        if not isinstance(block.value, Mapping):
-            refuse(Where(path, fields.file), f"{show(block.value)} is not an object")
-        for key, value in block.value.items():
-            _add(fields, keys, key, Stated(f"{path}.{key}", value))
-    return RopeBlock(fields, path, keys)
+    new, old = (_block(fields, name) for name in BLOCK_NAMES)
+    block = new if old is None or not old.value else old
+    if block is None:
+        return RopeBlock(fields, BLOCK_NAMES[0], {})
+    if new is not None and old is not None and block is old:
+        _drop(fields, new, old)
+    stated = {key: Stated(f"{block.path}.{key}", value) for key, value in block.value.items()}
+    return RopeBlock(fields, block.path, stated)
 
 
-def _add(fields: FieldReader, keys: dict[str, Stated], key: str, stated: Stated) -> None:
-    known = keys.get(key)
-    if known is None or known.value is None:
-        keys[key] = stated
-        return
-    if stated.value is not None and stated.value != known.value:
-        refuse(
-            Where(stated.path, fields.file),
-            f"{show(stated.value)} here and {show(known.value)} in {known.path}; remove one",
-        )
-    fields.ignore_path(
-        stated.path, NULL if stated.value is None else f"{known.path} decides", stated.value
-    )
+def _block(fields: FieldReader, name: str) -> Stated | None:
+    block = fields.find(name)
+    if block is not None and not isinstance(block.value, Mapping):
+        refuse(Where(block.path, fields.file), f"{show(block.value)} is not an object")
+    return block
+
+
+def _drop(fields: FieldReader, dropped: Stated, kept: Stated) -> None:
+    """Account for the block that does not count, which says the same as the rest of the file."""
+    for key, value in dropped.value.items():
+        path = f"{dropped.path}.{key}"
+        known = kept.value.get(key)
+        if known is None and key in _TYPE_KEYS:
+            known = next((kept.value[k] for k in _TYPE_KEYS if k in kept.value), "default")
+        elif known is None:
+            outside = fields.find(key)
+            known = _defaults(fields).get(key) if outside is None else outside.value
+        if value is not None and value != known:
+            there = "nothing" if known is None else show(known)
+            fields.overrulable(
+                path,
+                f"{show(value)} here, but a {kept.path} is stated too, which decides alone and "
+                f"says {there}; keep one of the two blocks",
+            )
+        fields.ignore_path(path, NULL if value is None else f"{kept.path} decides", value)
+
+
+def _defaults(fields: FieldReader) -> Mapping[str, Any]:
+    """What holds where the whole file states nothing."""
+    return {"partial_rotary_factor": 1.0, **fields.adapter.defaults}

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from .adapter import Check
 from .fields import FieldReader
-from .rope import RopeConfig, RopeType
+from .rope import RopeConfig, RopeType, yarn_scale
 from .rope_block import RopeBlock, joined_block
 from .values import Where, flag, integer, number, numbers, refuse, show, text
 
@@ -162,17 +162,16 @@ class _Reading:
         return self.block.require(key, check, self.rope_type)
 
     def original(self, low: int = 1) -> int:
-        """Positions before extension: top level, block, family, max_position_embeddings."""
+        """Positions before extension: top level, family, block, max_position_embeddings."""
 
         def check(value: object, where: Where) -> int:
             return integer(value, where, low=low)
 
-        if self.fields.is_stated(_ORIGINAL):
-            self.block.skip(_ORIGINAL, f"top-level {_ORIGINAL} decides")
-            return int(self.fields.value(_ORIGINAL, check))
+        outside = self.fields.value(_ORIGINAL, check)
+        if outside is not None:
+            self.block.skip(_ORIGINAL, f"top-level {_ORIGINAL} or its default decides")
+            return int(outside)
         inside = self.block.take(_ORIGINAL, check)
-        if inside is None:
-            inside = self.fields.value(_ORIGINAL, check)
         if inside is None:
             inside = self.base.max_position_embeddings
             self.fields.defaulted(f"rope.{_ORIGINAL}", "max_position_embeddings", inside)
@@ -230,18 +229,42 @@ def _yarn(read: _Reading) -> dict[str, Any]:
         factor = read.required("factor", _factor)
     fast, slow = (read.optional(key) or d for key, d in (("beta_fast", 32.0), ("beta_slow", 1.0)))
     read.fail_unless(fast >= slow, "beta_fast", f"{fast:g} is below beta_slow={slow:g}")
-    truncate = read.optional("truncate", flag)
+    # The reference asks for the truth of the value: null says no, as false does.
+    truncate = not read.block.is_null("truncate") and read.optional("truncate", flag) is not False
     read.block.skip("finetuned", "yarn's tables do not depend on it")
     return {
         "factor": factor,
         _ORIGINAL: original,
         "beta_fast": fast,
         "beta_slow": slow,
-        "attention_factor": read.optional("attention_factor"),
+        "attention_factor": _yarn_attention(read, factor),
         "mscale": read.optional("mscale", _non_negative) or None,
         "mscale_all_dim": read.optional("mscale_all_dim", _non_negative) or None,
-        "truncate": truncate is not False,
+        "truncate": truncate,
     }
+
+
+def _yarn_attention(read: _Reading, factor: float) -> float | None:
+    """The factor on cos and sin where the block states one, in either of its two spellings.
+
+    ``attention_factor`` (transformers) is the factor itself; ``attn_factor`` multiplies the one that
+    follows from ``factor``. transformers passes over the second, but whoever writes it means it:
+    DeepSeek-R1-0528-Qwen3-8B states 0.878, which makes the product 1.
+
+    Source:
+        YaRN's authors' code (jquesnelle/yarn) and vLLM's ``YaRNScalingRotaryEmbedding``.
+    """
+    stated: float | None = read.optional("attention_factor")
+    multiplier = read.optional("attn_factor")
+    if multiplier is None:
+        return stated
+    read.fail_unless(
+        not any(map(read.block.states, ("attention_factor", "mscale", "mscale_all_dim"))),
+        "attn_factor",
+        f"{multiplier:g} beside another statement of the same factor (attention_factor, mscale, "
+        "mscale_all_dim); state one",
+    )
+    return float(multiplier * yarn_scale(factor))
 
 
 def _llama3(read: _Reading) -> dict[str, Any]:

@@ -23,10 +23,37 @@ _FIELDS = ("sliding_window", "use_sliding_window", "max_window_layers", "layer_t
 
 
 def no_window(fields: FieldReader, num_layers: int) -> Windows:
-    """Full attention in every layer; window fields are ignored by that rule (Llama)."""
+    """Full attention in every layer (Llama); window fields are ignored by that rule.
+
+    A window that another family would apply is refused: whoever made the file expects one.
+    """
+    if not fields.family_chosen:
+        _refuse_window(fields, num_layers)
     for name in _FIELDS:
         fields.ignore(name, f"{fields.adapter.name} has no attention window")
     return (None,) * num_layers
+
+
+def _refuse_window(fields: FieldReader, num_layers: int) -> None:
+    """Refuse a window that other families would apply, where this one has none."""
+    family, kinds = fields.adapter.name, fields.peek("layer_types")
+    if isinstance(kinds, list):
+        other = next((kind for kind in kinds if kind != "full_attention"), None)
+        if other is not None:
+            fields.overrulable(
+                fields.where("layer_types").field,
+                f"asks for {show(other)}, but {family} has full attention in every layer",
+            )
+        return
+    window, context = fields.peek("sliding_window"), fields.peek("max_position_embeddings")
+    first = fields.peek("max_window_layers") if fields.peek("use_sliding_window") else None
+    applies = isinstance(window, int) and fields.peek("use_sliding_window") is not False
+    reaches = not isinstance(first, int) or first < num_layers
+    if applies and reaches and not (isinstance(context, int) and window >= context):
+        fields.overrulable(
+            fields.where("sliding_window").field,
+            f"{window}, but {family} has no attention window: every layer would see all tokens",
+        )
 
 
 def window_everywhere(fields: FieldReader, num_layers: int) -> Windows:

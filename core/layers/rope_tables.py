@@ -29,7 +29,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from ..config.rope import RopeConfig
+from ..config.rope import RopeConfig, yarn_scale
 from ..errors import ConfigError, InputError
 
 MAX_STORED_POSITIONS = 2**18
@@ -116,9 +116,9 @@ def attention_scale(config: RopeConfig) -> float:
             return 1.0
         return math.sqrt(1 + math.log(config.factor) / math.log(_original(config)))
     if config.mscale and config.mscale_all_dim:
-        numerator = _yarn_scale(config.factor, config.mscale)
-        return numerator / _yarn_scale(config.factor, config.mscale_all_dim)
-    return _yarn_scale(config.factor, 1.0)
+        numerator = yarn_scale(config.factor, config.mscale)
+        return numerator / yarn_scale(config.factor, config.mscale_all_dim)
+    return yarn_scale(config.factor, 1.0)
 
 
 def frequencies(config: RopeConfig) -> Tensor:
@@ -175,10 +175,6 @@ def _original(config: RopeConfig) -> int:
     """Context before extension; check_rope has seen to it that there is one."""
     assert config.original_max_position_embeddings is not None
     return config.original_max_position_embeddings
-
-
-def _yarn_scale(factor: float, mscale: float) -> float:
-    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 
 def _yarn_frequencies(config: RopeConfig, powers: Tensor) -> Tensor:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from ..config import ModelConfig, architectures_of
+from ..config import ModelConfig
 from ..context import BuildContext
-from ..errors import InputError, RegistryError
+from ..errors import InputError
 from ..layers import Pooler
 from ..models import DecoderBase
 from ..parallel import Topology
 from ..parallel.forking import forks
 from ..parallel.links import CostTable
 from ..planning.plan import Mode
-from ..registry import catalog, catalog_for, resolve, serve
+from ..registry import catalog, catalog_for, serve
 from ..weights import WeightReport, Weights, format_of, open_source
 from .agreement import agreed_costs, check_same_catalog, check_same_model, load_together
 from .checkpoint import Checkpoint, local_path
@@ -45,6 +46,7 @@ from .options import (
     sizes_of,
 )
 from .pipeline import StageRunner
+from .reading import Overrides, as_model, overrides_of, resolve_model
 from .runner import Runner
 from .sharing import recompute_after, shared_tokens
 from .speculative.lending import with_embedding
@@ -79,6 +81,8 @@ def load(
     prefix_cache: bool = True,
     progress: LoadProgress | None = None,
     target: Model | None = None,
+    architecture: str | None = None,
+    ignore_fields: Sequence[str] = (),
 ) -> Model:
     """Load a checkpoint, ready to run.
 
@@ -116,6 +120,8 @@ def load(
         progress: told how many bytes are read.
         target: the model that this one will draft for; lends its embedding to a draft that stores
             none.
+        architecture: serves the checkpoint, whatever its config states.
+        ignore_fields: dotted names of config fields that are read as if they were not stated.
 
     Raises:
         ArchzooError: anything that would make the model wrong, by name, before the first token.
@@ -125,14 +131,13 @@ def load(
     check_methods(quantization, name, compile)
     check_room(kv_slots, max_requests, prefill_chunk, pp_micro_batches)
     place, asked = device_of(device, sizes.world_size), check_dtype(dtype)
+    overrides = overrides_of(architecture, ignore_fields)
     with observing(path, catalog()) as seen:
         checkpoint = Checkpoint(local_path(path, is_offline(offline)), quantization=quantization)
         try:
             executor = make_executor(sizes, place)
-            model_class = _agreed_class(checkpoint, executor, seen)
-            config = ModelConfig.from_dict(
-                checkpoint.raw, model_class.adapter, checkpoint.config_file
-            )
+            model_class = _agreed_class(checkpoint, executor, seen, overrides)
+            config = overrides.read(checkpoint.raw, model_class, checkpoint.config_file)
             check_experts(config, sizes)
             quant = quantization_of(config, model_class, checkpoint.source)
             lender = None if target is None else target.engine
@@ -160,6 +165,9 @@ def load(
             reports = load_together(
                 executor, lambda: _fill(modules, checkpoint, check_values, progress)
             )
+            noted, unknown = overrides.notes(config), config.ledger.unknown
+            noted += (f"unknown config fields: {', '.join(unknown)}",) if unknown else ()
+            reports = [replace(report, notes=(*report.notes, *noted)) for report in reports]
         finally:
             checkpoint.close()
         stages = [
@@ -173,13 +181,20 @@ def load(
     return seen.model
 
 
-def build(config: ModelConfig | Mapping[str, Any], ctx: BuildContext) -> DecoderBase:
+def build(
+    config: ModelConfig | Mapping[str, Any],
+    ctx: BuildContext,
+    *,
+    architecture: str | None = None,
+    ignore_fields: Sequence[str] = (),
+) -> DecoderBase:
     """The architecture's module for one rank, empty; on any device, ``meta`` included.
 
     Args:
         config: normalised, or the raw dictionary of a config.json.
         ctx: topology and groups, dtype, device. The checkpoint's quantization is the context's
             to give: ``quant_config(config.quantization, names)``.
+        architecture, ignore_fields: as for ``load``, of a raw dictionary.
 
     Raises:
         RegistryError: no class for the architecture.
@@ -187,8 +202,9 @@ def build(config: ModelConfig | Mapping[str, Any], ctx: BuildContext) -> Decoder
     """
     if isinstance(config, ModelConfig):
         return _built(resolve_model(config.architectures), config, ctx)
-    model_class = resolve_model(architectures_of(config))
-    return _built(model_class, ModelConfig.from_dict(config, model_class.adapter), ctx)
+    overrides = overrides_of(architecture, ignore_fields)
+    model_class = resolve_model(overrides.architectures(config))
+    return _built(model_class, overrides.read(config, model_class), ctx)
 
 
 def _built(model_class: type[DecoderBase], config: ModelConfig, ctx: BuildContext) -> DecoderBase:
@@ -226,34 +242,16 @@ def load_weights(
         opened.close()
 
 
-def resolve_model(architectures: Sequence[str]) -> type[DecoderBase]:
-    """The model class for a configuration's architectures.
-
-    Raises:
-        RegistryError: none serves them, or one that is no model of archzoo's.
-    """
-    return _as_model(resolve(architectures))
-
-
 def _agreed_class(
-    checkpoint: Checkpoint, executor: Executor, seen: Observation
+    checkpoint: Checkpoint, executor: Executor, seen: Observation, overrides: Overrides
 ) -> type[DecoderBase]:
     """The model class of a checkpoint, the same on every process."""
-    names = architectures_of(checkpoint.raw, checkpoint.config_file)
+    names = overrides.architectures(checkpoint.raw, checkpoint.config_file)
     seen.source = catalog_for(names)
     check_same_catalog(seen.source, executor)
     served = serve(seen.source, names)
     seen.source, seen.provider = served.source, served.provider
-    return _as_model(served.found)
-
-
-def _as_model(found: type) -> type[DecoderBase]:
-    if not issubclass(found, DecoderBase):
-        raise RegistryError(
-            f"{found.__module__}.{found.__qualname__} is no archzoo model; it must extend "
-            "archzoo.models.CausalLM, EmbeddingModel or SequenceClassifier"
-        )
-    return found
+    return as_model(served.found)
 
 
 def _fill(

@@ -314,6 +314,9 @@ class Model(JudgingModel, AuxStates):
         return request
 
     def stop_ids(self, with_tokenizer: bool = True) -> frozenset[int]:
-        """Ids that end an output: the config's, generation_config's and the tokenizer's."""
-        own = stop_ids_of(self.config.eos_token_ids, self._checkpoint.stop_ids)
+        """Ids that end an output: the checkpoint's, and the tokenizer's.
+
+        The checkpoint's are those of generation_config.json; the config's where it names none.
+        """
+        own = self._checkpoint.stop_ids or stop_ids_of(self.config.eos_token_ids)
         return own | self.tokenizer.eos_token_ids if with_tokenizer else own

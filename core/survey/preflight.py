@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..config import ModelConfig, architectures_of
+from ..config import ModelConfig
 from ..context import BuildContext
 from ..models import DecoderBase, name_map
 from ..parallel import Topology
@@ -28,8 +28,8 @@ from ..runtime.fitting import (
     stored_head,
     with_or_without_head,
 )
-from ..runtime.loading import resolve_model
 from ..runtime.options import check_dtype, check_experts, check_quantization, dtype_for, sizes_of
+from ..runtime.reading import overrides_of, resolve_model
 from ..runtime.request import integer
 from ..weights import Layouts, PlacedSource, Routes, Stored, WeightSource, route
 from .heads import heads_of
@@ -57,6 +57,8 @@ def preflight(
     context: int | None = None,
     memory: int | None = None,
     quantization: str | None = None,
+    architecture: str | None = None,
+    ignore_fields: Sequence[str] = (),
 ) -> PreflightReport:
     """Prove from config and headers that a checkpoint fills every rank, and tell what ranks hold.
 
@@ -71,6 +73,7 @@ def preflight(
         context: tokens of each request; None for what the model is made for.
         memory: bytes that one rank has.
         quantization: as for ``load``.
+        architecture, ignore_fields: as for ``load``.
 
     Returns:
         The report; faults of the checkpoint are its content.
@@ -85,12 +88,13 @@ def preflight(
         if value is not None:
             integer(name, value, 1)
     check_quantization(quantization)
-    asked = check_dtype(dtype)
+    asked, overrides = check_dtype(dtype), overrides_of(architecture, ignore_fields)
     # Never ask the hub: it would send the weights as well.
     place = local_path(path, offline=True)
     with closing(Checkpoint(place, headers_only=True, quantization=quantization)) as found:
-        model_class = resolve_model(architectures_of(found.raw, found.config_file))
-        config = ModelConfig.from_dict(found.raw, model_class.adapter, found.config_file)
+        model_class = resolve_model(overrides.architectures(found.raw, found.config_file))
+        config = overrides.read(found.raw, model_class, found.config_file)
+        told = overrides.notes(config)
         check_experts(config, sizes)
         quant = quantization_of(config, model_class, found.source)
         config, note = _settled(config, model_class, found.source)
@@ -123,7 +127,7 @@ def preflight(
             converted=proof.converted,
             tied=proof.tied,
             derived=tuple(proof.derived),
-            notes=(*proof.notes, *note),
+            notes=(*proof.notes, *told, *note),
         )
 
 

@@ -243,7 +243,8 @@ def test_a_short_context(
     assert facts["prompt_tokens"] == prompt
     assert facts["decode_prompt_tokens"] == decode_prompt
     assert facts["memory_decode_tokens"] == memory_decode
-    assert [call[3:] for call in no_processes] == [(prompt, memory_decode)] * 2
+    stated = {"architecture": None, "ignore_fields": ()}
+    assert [call[3:] for call in no_processes] == [(prompt, memory_decode, stated)] * 2
     assert re.search(
         rf"tokens after prompts of {decode_prompt}\s*$", run(*base, *options).out, re.M
     )

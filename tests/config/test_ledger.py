@@ -19,10 +19,11 @@ def test_every_field_has_exactly_one_fate(llama: Any) -> None:
         _name_or_path="x",
         attention_dropout=0.1,
         sliding_window=7,
+        use_sliding_window=False,
         original_max_position_embeddings=128,
     )
     ledger = read(raw).ledger
-    fates = [*ledger.consumed, *ledger.ignored]
+    fates = [*ledger.consumed, *ledger.ignored, *ledger.unknown]
     assert ledger.unread == () and len(fates) == len(set(fates))
     assert set(raw) <= set(fates)
     assert {f"rope_scaling.{key}" for key in raw["rope_scaling"]} <= set(fates)

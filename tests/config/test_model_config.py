@@ -247,10 +247,13 @@ def test_activation_aliases(llama: Any) -> None:
     assert read(llama(hidden_act="gelu_new")).hidden_act == "gelu_new"
 
 
-def test_soft_caps(llama: Any) -> None:
-    config = read(llama(attn_logit_softcapping=50, final_logit_softcapping=30.0))
+def test_soft_caps_of_a_family_that_declares_them(llama: Any) -> None:
+    names = {f"{kind}_logit_softcap": (f"{kind}_logit_softcapping",) for kind in ("attn", "final")}
+    capped = LLAMA_LIKE.extend("capped", names=names)
+    config = read(llama(attn_logit_softcapping=50, final_logit_softcapping=30.0), capped)
     assert (config.attn_logit_softcap, config.final_logit_softcap) == (50.0, 30.0)
-    refused(llama(final_logit_softcapping=0), "final_logit_softcapping: 0 is out of range")
+    with pytest.raises(ConfigError, match="final_logit_softcapping: 0 is out of range"):
+        read(llama(final_logit_softcapping=0), capped)
 
 
 def test_labels(llama: Any) -> None:

@@ -90,14 +90,21 @@ def test_theta_stated_nowhere_is_the_family_default(llama: Any) -> None:
 def test_both_blocks_may_stand_where_they_agree(llama: Any) -> None:
     old = {"type": "linear", "factor": 4.0, "note": None}
     new = {"rope_type": "linear", "factor": 4.0, "rope_theta": 7.0}
-    rope = rope_of(llama(rope_scaling=old, rope_parameters=new))
+    rope = rope_of(llama(rope_scaling=old, rope_parameters=new, rope_theta=7.0))
     assert (rope.rope_type, rope.factor, rope.theta) == ("linear", 4.0, 7.0)
     new["factor"] = 8.0
     refused(
         llama(rope_scaling=old, rope_parameters=new),
-        "rope_parameters.factor: 8.0 here and 4.0 in rope_scaling.factor",
+        "rope_parameters.factor: 8.0 here",
+        "rope_scaling is stated too, which decides alone and says 4.0",
     )
-    refused(llama(rope_scaling=old, rope_parameters={"rope_type": "default"}), "remove one")
+    refused(llama(rope_scaling=old, rope_parameters={"rope_type": "default"}), "says 'linear'")
+    alone = llama(rope_scaling=old, rope_parameters={"rope_theta": 7.0}, absent=("rope_theta",))
+    refused(alone, "rope_parameters.rope_theta: 7.0 here", "says 10000.0")
+    assert rope_of(llama(rope_scaling={}, rope_parameters=new)).theta == 7.0
+    defaults = {"rope_theta": 10000.0, "rope_type": "linear", "partial_rotary_factor": 1.0}
+    same = llama(rope_scaling=old, rope_parameters=defaults, absent=("rope_theta",))
+    assert rope_of(same).theta == 10000.0
 
 
 def test_contradicting_types_are_refused(llama: Any) -> None:
@@ -158,7 +165,9 @@ def test_odd_head_dim_cannot_be_rotated(llama: Any) -> None:
 
 
 def test_interleaved(llama: Any) -> None:
-    assert rope_of(llama(rope_interleaved=True)).interleaved is True
+    refused(llama(rope_interleaved=True), "llama is none of them")
+    named = LLAMA_LIKE.extend("named", names={"rope_interleaved": ("rope_interleaved",)})
+    assert rope_of(llama(rope_interleaved=True), named).interleaved is True
     gptj = LLAMA_LIKE.extend("gptj", defaults={"rope_interleaved": True})
     assert rope_of(llama(), gptj).interleaved is True
 
@@ -255,7 +264,7 @@ def test_top_level_original_length_without_scaling(llama: Any) -> None:
     assert rule == "rope type 'default' has no original length"
 
 
-def test_family_default_of_the_original_length_yields_to_the_block(llama: Any) -> None:
+def test_family_default_of_the_original_length_decides_as_in_the_reference(llama: Any) -> None:
     phi = LLAMA_LIKE.extend(
         "phi3",
         defaults={"original_max_position_embeddings": 32},
@@ -263,7 +272,25 @@ def test_family_default_of_the_original_length_yields_to_the_block(llama: Any) -
     )
     assert rope_of(llama(rope_scaling={"type": "yarn", **LONG}), phi).factor == 8.0
     block = {"type": "su", "original_max_position_embeddings": 64, **LONG}
-    assert rope_of(llama(rope_scaling=block), phi).factor == 4.0
+    assert rope_of(llama(rope_scaling=block), phi).factor == 8.0
+
+
+def test_attn_factor_multiplies_what_follows_from_the_factor(llama: Any) -> None:
+    block = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    rope = rope_of(llama(rope_scaling={**block, "attn_factor": 0.8782488562869419}))
+    assert rope.attention_factor == pytest.approx(1.0)
+    for other in ("attention_factor", "mscale", "mscale_all_dim"):
+        both = {**block, "attn_factor": 0.5, other: 1.0}
+        refused(llama(rope_scaling=both), "attn_factor: 0.5 beside another statement")
+
+
+def test_truncate_null_says_no_as_in_the_reference(llama: Any) -> None:
+    block = {"rope_type": "yarn", "factor": 4.0}
+    found = [
+        rope_of(llama(rope_scaling={**block, **more})).truncate
+        for more in ({}, {"truncate": None}, {"truncate": False}, {"truncate": True})
+    ]
+    assert found == [True, False, False, True]
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,37 @@ def windows(raw: dict[str, Any], adapter: Any) -> tuple[int | None, ...]:
     return config.sliding_windows
 
 
-def test_llama_has_none_whatever_is_stated(llama: Any) -> None:
-    raw = llama(sliding_window=5, use_sliding_window=True, layer_types=ALTERNATING)
-    assert windows(raw, LLAMA_LIKE) == (None,) * 4
+@pytest.mark.parametrize(
+    "over",
+    [
+        {"sliding_window": 5, "use_sliding_window": False},
+        {"sliding_window": 5, "use_sliding_window": True, "max_window_layers": 4},
+        {"sliding_window": 5, "layer_types": [FULL] * 4},
+        {"sliding_window": 256},
+        {"sliding_window": None},
+    ],
+)
+def test_llama_ignores_a_window_that_no_layer_would_have(llama: Any, over: dict[str, Any]) -> None:
+    assert windows(llama(**over), LLAMA_LIKE) == (None,) * 4
+
+
+@pytest.mark.parametrize(
+    ("over", "field"),
+    [
+        ({"sliding_window": 5}, "sliding_window"),
+        ({"sliding_window": 5, "use_sliding_window": True}, "sliding_window"),
+        ({"sliding_window": 5, "layer_types": ALTERNATING}, "layer_types"),
+        ({"layer_types": ["chunked_attention"] * 4}, "layer_types"),
+    ],
+)
+def test_llama_refuses_a_window_unless_told_to_ignore_it(
+    llama: Any, over: dict[str, Any], field: str
+) -> None:
+    raw = llama(**over)
+    with pytest.raises(ConfigError, match=f"{field}: .*--ignore-field {field}"):
+        ModelConfig.from_dict(raw)
+    config = ModelConfig.from_dict(raw, ignore_fields=list(over))
+    assert config.sliding_windows == (None,) * 4 and set(config.ledger.overruled) == set(over)
 
 
 def test_mistral_windows_every_layer(llama: Any) -> None:

@@ -108,6 +108,13 @@ EAGLE3 = LLAMA.extend(
         "draft_vocab_size": integer,
         "target_hidden_size": integer,
         "eagle_config": _captured_layers,
+        "norm_output": flag,
     },
+    strict=True,
 )
-"""EAGLE-3 heads: a Llama layer's fields, and how the head fits its target."""
+"""EAGLE-3 heads: a Llama layer's fields, and how the head fits its target.
+
+``norm_output`` (EAGLE-3.1): the state for the next guess is the normed one. Further options of its
+training codes (``fc_norm``, ``norm_before_fc``, ``norm_before_residual``, ``parallel_drafting``) are
+refused as unknown fields.
+"""

@@ -9,9 +9,11 @@
       ─ norm ─ lm_head (draft vocabulary) ─ d2t ─ logits of the target's vocabulary
 
 What the MLP leaves, before ``norm``, is the state that the next guess takes instead of the fused
-ones, as long as the target has not computed the token.
+ones, as long as the target has not computed the token; with ``norm_output`` (EAGLE-3.1) the guess
+takes it after ``norm``.
 
 Source: EAGLE-3 (arXiv 2503.01840); checkpoint names as its authors' repository saves them.
+``norm_output``: https://vllm.ai/blog/2026-05-26-eagle-3-1 and SpecForge's pull request 879.
 """
 
 from __future__ import annotations
@@ -116,10 +118,11 @@ class LlamaForCausalLMEagle3(DraftModel):
         return states_for_draft(self.config.extra["eagle_config"], layers)
 
     def fuse(self, states: Tensor) -> Tensor:
-        """Three states of the target through ``fc``; an own one as it is."""
-        if states.shape[-1] == self.config.hidden_size:
-            return states
+        """Three states of the target through ``fc``; an own one as it is, or normed."""
         rows: Tensor
+        if states.shape[-1] == self.config.hidden_size:
+            rows = self.model.norm(states) if self.config.extra["norm_output"] else states
+            return rows
         rows, _ = self.fc(states)
         return rows
 

@@ -88,6 +88,7 @@ def test_logits_and_states_are_those_of_the_formulas(
         ({}, (0, 1, 2)),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 0, 1]}}, (1, 2, 3)),
         ({"eagle_config": {"use_aux_hidden_state": True}}, (0, 1, 2)),
+        ({"norm_output": True}, (0, 1, 2)),
     ],
     ids=str,
 )
@@ -96,7 +97,7 @@ def test_proposals_follow_from_the_targets_states(
 ) -> None:
     """Through prefill, acceptance and rejection: always what the formulas give from the start."""
     draft = head(tmp_path, **changes)
-    reference = Reference(SIZES, weights(SIZES))
+    reference = Reference(SIZES | changes, weights(SIZES))
     plain = tokens(target.generate(PROMPTS, 12, ignore_eos=True))
     target.set_aux_layers(())
     with proposals() as seen:
@@ -242,6 +243,10 @@ def test_an_update_with_a_hostile_map_spoils_the_head(
         ({"draft_vocab_size": "70"}, "draft_vocab_size: '70' is not an integer"),
         ({"tie_word_embeddings": True}, "the head has 70 rows and the embedding 130"),
         ({"target_hidden_size": 16}, "look alike"),
+        ({"norm_output": 1}, "norm_output: 1 is neither true nor false"),
+        ({"norm_before_residual": True}, "norm_before_residual: True is not known to eagle3"),
+        ({"fc_norm": True}, "fc_norm: True is not known to eagle3"),
+        ({"parallel_drafting": True}, "parallel_drafting: True is not known to eagle3"),
         ({"eagle_config": [1, 2, 3]}, "eagle_config: .* is not an object"),
         (
             {"eagle_config": {"use_aux_hidden_state": False}},

@@ -38,7 +38,11 @@ QWEN3 = LLAMA_LIKE.extend(
     "qwen3",
     defaults={**QWEN2.defaults, "attention_bias": False, "head_dim": 128},
     names={"mlp_bias": ()},
-    ignored={**_TEXT, "mlp_bias": "qwen3 has no biases in its MLP"},
+    ignored=_TEXT
+    | {"mlp_bias": "qwen3 has no biases in its MLP"}
+    | dict.fromkeys(
+        ("use_qk_norm", "qk_norm", "qk_layernorm"), "qwen3 normalises queries and keys always"
+    ),
     rope_types={"mrope": "default"},
     window=window_if_switched_on,
 )
