@@ -16,7 +16,7 @@ from fuzz.targets import TARGETS
 from archzoo.errors import ArchzooError, ConfigError
 
 ACCEPTED = {
-    "config": {"llama", "llama3", "yarn", "longrope", "windows", "quantized", "dynamic"},
+    "config": {"llama", "llama3", "yarn", "longrope", "quantized", "dynamic"},
     "headers": {"two-files"},
     "gguf": {"plain", "q8", "q4", "rope"},
     "gguf-tokenizer": {"bytes", "pieces"},
