@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 CHECKS := $(VENV)/.checks
 WEIGHTS := $(VENV)/.weights
 
-.PHONY: demo test lint mutants fuzz bench screens dist clean
+.PHONY: demo test lint mutants fuzz differential bench screens dist clean
 
 $(READY): pyproject.toml $(wildcard plugins/*/pyproject.toml) constraints.txt
 	$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
@@ -30,7 +30,7 @@ demo: $(WEIGHTS)
 	$(PY) tests/demo/run.py
 
 test: $(WEIGHTS)
-	$(PY) -m pytest -q
+	$(PY) -m pytest -q -n 2
 
 lint: $(CHECKS)
 	$(VENV)/bin/ruff check
@@ -44,6 +44,9 @@ mutants: $(WEIGHTS)
 
 fuzz: $(READY)
 	$(PY) tests/fuzz/run.py --seconds 120
+
+differential: $(READY)
+	$(PY) tests/differential/run.py --configs 200
 
 bench: $(WEIGHTS)
 	$(PY) benchmarks/smollm2.py

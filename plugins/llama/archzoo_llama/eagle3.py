@@ -18,6 +18,8 @@ Source: EAGLE-3 (arXiv 2503.01840); checkpoint names as its authors' repository 
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
@@ -81,6 +83,9 @@ class LlamaForCausalLMEagle3(DraftModel):
     Args:
         config, ctx, prefix: as in DecoderBase.
 
+    Warns:
+        UserWarning: ``norm_output``, which the config alone says.
+
     Raises:
         ConfigError: several layers, or sizes that contradict each other.
     """
@@ -92,6 +97,13 @@ class LlamaForCausalLMEagle3(DraftModel):
     def __init__(self, config: ModelConfig, ctx: BuildContext, prefix: str = "") -> None:
         _check(config)
         super().__init__(config, ctx, prefix)
+        if config.extra["norm_output"] and ctx.topology.rank == 0:
+            warnings.warn(
+                "norm_output=true: guesses go on from normed states, as EAGLE-3.1 heads do; no tensor "
+                "can confirm it, so if few guesses are accepted, see what the head was trained with, "
+                "or load it with ignore_fields=['norm_output']",
+                stacklevel=2,
+            )
         self.fc = ReplicatedLinear(
             EAGLE3_STATES * self.target_width,
             config.hidden_size,
