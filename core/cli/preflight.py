@@ -24,7 +24,7 @@ from ..planning.planner import Search
 from ..quantization import quant_config
 from ..runtime.checkpoint import Checkpoint, local_path
 from ..runtime.options import check_dtype, check_experts, check_quantization, dtype_for
-from ..runtime.reading import Overrides, resolve_model
+from ..runtime.reading import Overrides
 from . import layout
 from .boundary_table import Section, sections, sent_bytes
 from .console import Screen
@@ -136,8 +136,7 @@ def examine(options: Options) -> Report:
     check_quantization(options.quantization)
     raw, file = _raw_config(local_path(options.path, options.offline, weights=False))
     raw = without_quantization(raw) if options.quantization == "none" else raw
-    model_class = resolve_model(options.overrides.architectures(raw, file))
-    config = options.overrides.read(raw, model_class, file)
+    model_class, config = options.overrides.resolve(raw, file)
     check_experts(config, options.topology)
     device = torch.device("cpu" if options.link == "gloo" else "cuda")
     dtype = dtype_for(check_dtype(options.dtype), config, device)

@@ -15,8 +15,8 @@ from ..config.fields import without_fields
 from ..errors import BackendUnavailableError, WeightError
 from ..parallel import whole
 from ..runtime.checkpoint import Checkpoint
-from ..runtime.fitting import fitted_names, with_or_without_head
 from ..runtime.reading import AS_STATED, Overrides, resolve_model
+from ..runtime.resolved import fitted_names, resolve_checkpoint
 from ..weights import Skipped
 
 _PURPOSE = re.compile(r"For[A-Z]\w*$")
@@ -52,8 +52,8 @@ def reference_model(
         WeightError: transformers finds weights missing or of another shape.
     """
     with closing(Checkpoint(path, quantization=quantization)) as checkpoint:
-        names, raw = _served_names(checkpoint, overrides), checkpoint.raw
-        model_type = raw.get("model_type")
+        names = _served_names(checkpoint, overrides)
+        model_type = checkpoint.raw.get("model_type")
         model_class, config_class = reference_class(names, model_type, overrides.architecture)
         by_itself = quantization is None and reads_by_itself(path)
         try:
@@ -84,20 +84,11 @@ def reads_by_itself(path: Path) -> bool:
     return (path / "config.json").is_file() and any((path / name).is_file() for name in _WEIGHTS)
 
 
-def _architectures(raw: dict[str, Any]) -> tuple[str, ...]:
-    """As a list, also where the file states a lone name."""
-    stated = raw.get("architectures") or ()
-    return (stated,) if isinstance(stated, str) else tuple(stated)
-
-
 def _served_names(checkpoint: Checkpoint, overrides: Overrides) -> tuple[str, ...]:
     """The architectures, or the backbone's where we serve the backbone alone."""
-    raw = {**checkpoint.raw, "architectures": _architectures(checkpoint.raw)}
-    names = overrides.architectures(raw)
-    served = resolve_model(names)
-    config = overrides.read(raw, served, checkpoint.config_file)
-    fitted = with_or_without_head(config, served, checkpoint)
-    return names if fitted is served else (fitted.__name__,)
+    names = overrides.architectures(checkpoint.raw, checkpoint.config_file)
+    fitted = resolve_checkpoint(checkpoint, overrides, headers_only=True).model_class
+    return names if fitted is resolve_model(names) else (fitted.__name__,)
 
 
 def reference_class(
@@ -168,8 +159,7 @@ def named_tensors(
 ) -> Iterator[tuple[str, Tensor]]:
     """Every tensor that a model may want, under its Hugging Face name; each read when it comes."""
     infos = checkpoint.source.infos()
-    raw = {**checkpoint.raw, "architectures": _architectures(checkpoint.raw)}
-    model_class = resolve_model(overrides.architectures(raw))
+    model_class = resolve_model(overrides.architectures(checkpoint.raw, checkpoint.config_file))
     names = fitted_names(model_class, checkpoint.source)
     for name, info in infos.items():
         canonical = names.rename(name)

@@ -14,17 +14,16 @@ from pathlib import Path
 
 import torch
 
-from ..context import BuildContext
 from ..errors import InputError, TopologyError
 from ..parallel import Topology
 from ..parallel.launch import process_count, shutdown
 from ..planning.plan import Mode
-from ..runtime import Model, build, load
+from ..runtime import Model, load
 from ..runtime.checkpoint import Checkpoint, local_path, require_tokenizer
-from ..runtime.fitting import quantization_of, sentence_files_of
 from ..runtime.options import check_quantization
 from ..runtime.reading import Overrides
 from ..runtime.request import check_prompt
+from ..runtime.resolved import resolve_checkpoint
 from .comparison import TOLERANCES, Comparison, compare
 from .console import LoadProgress, Screen
 from .fingerprints import changes, fingerprints
@@ -191,20 +190,15 @@ def _prepare(path: Path, options: Options, recorded: Recording | None = None) ->
     if isinstance(prompt, str):
         require_tokenizer(path)
     with closing(Checkpoint(path, quantization=options.quantization)) as checkpoint:
-        shells = [
-            build(
-                checkpoint.raw,
-                BuildContext.of(topology, device="meta", dp_lm_head=options.dp_lm_head),
-                **asdict(options.overrides),
-            )
-            for topology in options.topologies
-        ]
-        served = shells[0].config, type(shells[0])  # refused here as load refuses it
-        quantization_of(*served, checkpoint.source)
-        sentence_files_of(*served, checkpoint)
-        size, context = shells[0].config.vocab_size, shells[0].config.max_position_embeddings
+        resolved = resolve_checkpoint(
+            checkpoint, options.overrides, options.topologies, headers_only=True
+        )
+        for topology in options.topologies:
+            resolved.build(resolved.context(topology, device="meta", dp_lm_head=options.dp_lm_head))
+        config = resolved.config
+        size, context = config.vocab_size, config.max_position_embeddings
         if recorded is not None:
-            recorded.check_fits(shells[0].config, options.against)
+            recorded.check_fits(config, options.against)
         if isinstance(prompt, str):
             prompt = checkpoint.tokenizer.encode(prompt)
     if prompt is None:

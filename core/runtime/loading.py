@@ -13,7 +13,6 @@ from torch import nn
 from ..config import ModelConfig
 from ..context import BuildContext
 from ..errors import InputError
-from ..layers import Pooler
 from ..models import DecoderBase
 from ..parallel import Topology
 from ..parallel.forking import forks
@@ -25,19 +24,11 @@ from .agreement import agreed_costs, check_same_catalog, check_same_model, load_
 from .checkpoint import Checkpoint, local_path
 from .engine import Engine, EngineLimits
 from .executor import Executor, make_executor
-from .fitting import (
-    check_labels,
-    quantization_of,
-    sentence_files_of,
-    with_or_without_head,
-    with_stored_head,
-)
 from .memory import check_fits, pool_size
 from .model import Model
 from .observers import Observation, observing
 from .options import (
     check_dtype,
-    check_experts,
     check_methods,
     check_room,
     device_of,
@@ -46,10 +37,10 @@ from .options import (
     sizes_of,
 )
 from .pipeline import StageRunner
-from .reading import Overrides, as_model, overrides_of, resolve_model
+from .reading import as_model, overrides_of, resolve_model
+from .resolved import resolve_checkpoint
 from .runner import Runner
 from .sharing import recompute_after, shared_tokens
-from .speculative.lending import with_embedding
 
 LoadProgress = Callable[[int, int], None]
 """(bytes done, bytes to do) of all local ranks; of those to come, as much as of the present one."""
@@ -136,36 +127,41 @@ def load(
         checkpoint = Checkpoint(local_path(path, is_offline(offline)), quantization=quantization)
         try:
             executor = make_executor(sizes, place)
-            model_class = _agreed_class(checkpoint, executor, seen, overrides)
-            config = overrides.read(checkpoint.raw, model_class, checkpoint.config_file)
-            check_experts(config, sizes)
-            quant = quantization_of(config, model_class, checkpoint.source)
-            lender = None if target is None else target.engine
-            checkpoint.source = with_embedding(checkpoint.source, model_class, config, lender)
-            config = with_stored_head(config, model_class, checkpoint)
-            model_class = with_or_without_head(config, model_class, checkpoint)
-            check_labels(config, model_class, checkpoint.source)
-            files = sentence_files_of(config, model_class, checkpoint)
+            resolved = resolve_checkpoint(
+                checkpoint,
+                overrides,
+                [sizes],
+                find=lambda names: _agreed_class(names, executor, seen),
+                target=None if target is None else target.engine,
+            )
+            config, checkpoint.source = resolved.config, resolved.source
             number = dtype_for(asked, config, place)
             check_fits(checkpoint.source, number, place, executor)
             settings = {"plan": plan, "dp_lm_head": dp_lm_head}
             costs = agreed_costs(costs, executor)
-            contexts = _contexts(executor, number, place, quant=quant, costs=costs, **settings)
-            modules = [_built(model_class, config, ctx).eval() for ctx in contexts]
-            if files.pooling is not None:
-                for module in modules:
-                    module.pooler = Pooler(files.pooling)
+            contexts = [
+                resolved.context(
+                    executor.topology.at(rank),
+                    communicators=executor.communicators(rank),
+                    dtype=number,
+                    device=place,
+                    costs=costs,
+                    **settings,
+                )
+                for rank in executor.ranks
+            ]
+            modules = [resolved.build(ctx) for ctx in contexts]
             equal: dict[str, object] = {**settings, "dtype": number, "backend": name}
             equal |= {"max_requests": max_requests, "prefill_chunk": prefill_chunk}
             equal |= {"pp_micro_batches": pp_micro_batches, "prefix_cache": prefix_cache}
-            equal["sentence-transformers files"] = files
+            equal["sentence-transformers files"] = resolved.files
             check_same_model(config, modules[0], equal, executor)
             pool = pool_size(modules, executor, place, kv_slots, max_requests)
             shared = shared_tokens(modules, executor) if prefix_cache else 0
             reports = load_together(
                 executor, lambda: _fill(modules, checkpoint, check_values, progress)
             )
-            noted, unknown = overrides.notes(config), config.ledger.unknown
+            noted, unknown = resolved.notes, config.ledger.unknown
             noted += (f"unknown config fields: {', '.join(unknown)}",) if unknown else ()
             reports = [replace(report, notes=(*report.notes, *noted)) for report in reports]
         finally:
@@ -177,7 +173,7 @@ def load(
         turning = recompute_after(modules[0])
         limits = EngineLimits(pool, max_requests, prefill_chunk, shared, turning)
         engine = Engine(executor, stages, config, limits)
-        seen.model = Model(config, checkpoint, engine, reports, files=files)
+        seen.model = Model(config, checkpoint, engine, reports, files=resolved.files)
     return seen.model
 
 
@@ -203,8 +199,7 @@ def build(
     if isinstance(config, ModelConfig):
         return _built(resolve_model(config.architectures), config, ctx)
     overrides = overrides_of(architecture, ignore_fields)
-    model_class = resolve_model(overrides.architectures(config))
-    return _built(model_class, overrides.read(config, model_class), ctx)
+    return _built(*overrides.resolve(config), ctx)
 
 
 def _built(model_class: type[DecoderBase], config: ModelConfig, ctx: BuildContext) -> DecoderBase:
@@ -242,11 +237,8 @@ def load_weights(
         opened.close()
 
 
-def _agreed_class(
-    checkpoint: Checkpoint, executor: Executor, seen: Observation, overrides: Overrides
-) -> type[DecoderBase]:
-    """The model class of a checkpoint, the same on every process."""
-    names = overrides.architectures(checkpoint.raw, checkpoint.config_file)
+def _agreed_class(names: Sequence[str], executor: Executor, seen: Observation) -> type[DecoderBase]:
+    """The model class of some architectures, the same on every process."""
     seen.source = catalog_for(names)
     check_same_catalog(seen.source, executor)
     served = serve(seen.source, names)
@@ -275,19 +267,3 @@ def _fill(
             )
         )
     return reports
-
-
-def _contexts(
-    executor: Executor, dtype: torch.dtype, device: torch.device, **settings: Any
-) -> list[BuildContext]:
-    """Of each local rank."""
-    return [
-        BuildContext.of(
-            executor.topology.at(rank),
-            communicators=executor.communicators(rank),
-            dtype=dtype,
-            device=device,
-            **settings,
-        )
-        for rank in executor.ranks
-    ]

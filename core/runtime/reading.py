@@ -6,7 +6,7 @@ by the first; where the two would read the same file differently, whoever loads 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -44,6 +44,24 @@ class Overrides:
         if self.architecture is not None:
             return (self.architecture,)
         return architectures_of(raw, file) or language_model_of(_model_type(raw))
+
+    def resolve(
+        self,
+        raw: Mapping[str, Any],
+        file: str = "",
+        find: Callable[[Sequence[str]], type[DecoderBase]] | None = None,
+    ) -> tuple[type[DecoderBase], ModelConfig]:
+        """The class that serves a config, and the config as its family reads it.
+
+        Args:
+            raw, file: of the config.
+            find: the class of some architectures; ``resolve_model`` when None.
+
+        Raises:
+            RegistryError, ConfigError: as ``resolve_model``, ``architectures`` and ``read``.
+        """
+        model_class = (find or resolve_model)(self.architectures(raw, file))
+        return model_class, self.read(raw, model_class, file)
 
     def read(
         self, raw: Mapping[str, Any], model_class: type[DecoderBase], file: str = ""

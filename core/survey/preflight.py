@@ -10,27 +10,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 import torch
 
-from ..config import ModelConfig
-from ..context import BuildContext
-from ..models import DecoderBase, name_map
+from ..models import name_map
 from ..parallel import Topology
 from ..runtime.checkpoint import Checkpoint, local_path
 from ..runtime.engine import BATCH_TOKENS
-from ..runtime.fitting import (
-    check_labels,
-    quantization_of,
-    sentence_files_of,
-    stored_head,
-    with_or_without_head,
-)
-from ..runtime.options import check_dtype, check_experts, check_quantization, dtype_for, sizes_of
-from ..runtime.reading import overrides_of, resolve_model
+from ..runtime.options import check_dtype, check_quantization, dtype_for, sizes_of
+from ..runtime.reading import overrides_of
 from ..runtime.request import integer
+from ..runtime.resolved import ResolvedCheckpoint, resolve_checkpoint
 from ..weights import Layouts, PlacedSource, Routes, Stored, WeightSource, route
 from .heads import heads_of
 from .memory import Load, memory_of
@@ -92,25 +83,17 @@ def preflight(
     # Never ask the hub: it would send the weights as well.
     place = local_path(path, offline=True)
     with closing(Checkpoint(place, headers_only=True, quantization=quantization)) as found:
-        model_class = resolve_model(overrides.architectures(found.raw, found.config_file))
-        config = overrides.read(found.raw, model_class, found.config_file)
-        told = overrides.notes(config)
-        check_experts(config, sizes)
-        quant = quantization_of(config, model_class, found.source)
-        config, note = _settled(config, model_class, found.source)
-        model_class = with_or_without_head(config, model_class, found)
-        check_labels(config, model_class, found.source)
-        sentence_files_of(config, model_class, found)  # refused here as load refuses it
+        resolved = resolve_checkpoint(found, overrides, [sizes], headers_only=True)
+        config = resolved.config
         number = dtype_for(asked, config, _ANY_GPU)
         settings = {"dtype": number, "device": "meta", "dp_lm_head": dp_lm_head}
-        settings["quant"] = quant
-        survey = _Survey(found.source, model_class, config, load, settings)
+        survey = _Survey(resolved, load, settings)
         ranks = tuple(survey.rank(sizes.at(rank)) for rank in range(sizes.world_size))
         proof = survey.proof
         return PreflightReport(
             path=os.fspath(path),
             source=found.source.description,
-            architecture=model_class.__name__,
+            architecture=resolved.model_class.__name__,
             config=config,
             dtype=number,
             topology=sizes,
@@ -127,7 +110,7 @@ def preflight(
             converted=proof.converted,
             tied=proof.tied,
             derived=tuple(proof.derived),
-            notes=(*proof.notes, *told, *note),
+            notes=(*proof.notes, *resolved.notes),
         )
 
 
@@ -135,26 +118,6 @@ def _load(batch: int, chunk: int | None, sizes: Topology) -> Load:
     integer("batch", batch, 1)
     integer("chunk", BATCH_TOKENS if chunk is None else chunk, 1)
     return Load(batch, BATCH_TOKENS if chunk is None else chunk, sizes.attn_dp)
-
-
-def _settled(
-    config: ModelConfig, model_class: type[DecoderBase], source: WeightSource
-) -> tuple[ModelConfig, tuple[str, ...]]:
-    """The config as ``load`` would take it, as far as headers tell, and what they do not tell."""
-    pair = stored_head(config, model_class, source)
-    if pair is None:
-        return config, ()
-    infos = source.infos()
-    head, embedding = (infos[name] for name in pair)
-    if (head.shape, head.dtype) == (embedding.shape, embedding.dtype):
-        return config, (
-            f"tie_word_embeddings is true and {head.name} is stored: taken to equal "
-            f"{embedding.name}, which shows when they are read; if not, it takes memory of its own",
-        )
-    return replace(config, tie_word_embeddings=False), (
-        f"tie_word_embeddings is true, but the stored {head.name} differs from {embedding.name}; "
-        "the stored head is used",
-    )
 
 
 def _places(source: WeightSource) -> Mapping[str, Stored]:
@@ -171,23 +134,18 @@ class _Survey:
     """
 
     def __init__(
-        self,
-        source: WeightSource,
-        model_class: type[DecoderBase],
-        config: ModelConfig,
-        load: Load,
-        settings: Mapping[str, Any],
+        self, resolved: ResolvedCheckpoint, load: Load, settings: Mapping[str, Any]
     ) -> None:
-        self._source, self._class, self._config = source, model_class, config
+        self._resolved, self._source = resolved, resolved.source
         self._load, self._settings = load, settings
         self._layouts = Layouts()
-        self.routes: Routes = route(source.infos(), name_map(model_class, source.format))
+        names = name_map(resolved.model_class, self._source.format)
+        self.routes: Routes = route(self._source.infos(), names)
         self.proof = Proof(self.routes)
 
     def rank(self, place: Topology) -> RankReport:
         """Build and plan the rank at a place."""
-        module = self._class(self._config, BuildContext.of(place, **self._settings))
-        module.check_structure()
+        module = self._resolved.build(self._resolved.context(place, **self._settings))
         plan = module.loader(self._source.format).planner(layouts=self._layouts).follow(self.routes)
         found = plan.findings.report(self._source.description, self._source.notes)
         self.proof.enter(place.rank, plan, found)

@@ -26,7 +26,7 @@ import archzoo
 import archzoo.cli.verify as command
 from archzoo.cli.reference import reads_by_itself, reference_model
 from archzoo.cli.trace import our_trace, reference_trace
-from archzoo.errors import BackendUnavailableError, WeightError
+from archzoo.errors import BackendUnavailableError, ConfigError, WeightError
 from tiny import SIZES, ids_of, randomise, tiny_llama
 
 STAGES = ["embedding", "layer 0", "layer 1", "layer 2", "final norm", "logits"]
@@ -404,13 +404,11 @@ def test_a_config_without_model_type(run: Run, llama: Path, tmp_path: Path, sing
     assert done.code == 0, done.out + done.err
 
 
-@pytest.mark.parametrize("single", [False, True], ids=["directory", "file"])
-def test_a_lone_architecture(llama: Path, tmp_path: Path, single: bool) -> None:
+def test_a_lone_architecture_is_refused_as_load_refuses_it(llama: Path, tmp_path: Path) -> None:
     path = changed(llama, tmp_path / "lone", architectures="LlamaForCausalLM")
-    path = path / "model.safetensors" if single else path
-    want = reference_trace(reference_model(llama, torch.float32), [5, 6])
-    got = reference_trace(reference_model(path, torch.float32), [5, 6])
-    assert all(torch.equal(got[stage], want[stage]) for stage in STAGES)
+    for call in (lambda: reference_model(path, torch.float32), lambda: archzoo.load(path)):
+        with pytest.raises(ConfigError, match="architectures.*is not a list"):
+            call()
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,7 @@ def _deals_out(raw: Raw, tp: int = 1, pp: int = 1, attn_dp: int = 1) -> bool:
     heads, ranks = raw["num_attention_heads"], tp // attn_dp
     kv_heads = raw["num_key_value_heads"] or heads
     shared = kv_heads % ranks == 0 or ranks % kv_heads == 0
+    shared &= raw.get("moe_intermediate_size", 0) % tp == 0
     return heads % ranks == 0 and shared and pp <= raw["num_hidden_layers"]
 
 

@@ -160,7 +160,7 @@ MUTANTS = (
     Mutant(
         "any-head-may-be-missing",
         "a truncated language model served as an embedding model",
-        "core/runtime/fitting.py",
+        "core/runtime/resolved.py",
         {"backbone if bare or checkpoint.lists_pooling else model_class": "backbone"},
         (f"{HEADS}::test_only_a_backbone_may_lack_its_head",),
     ),

@@ -181,8 +181,8 @@ MUTANTS = (
     Mutant(
         "last-token-whatever-is-stated",
         "a mean of all rows asked for, the last row given",
-        "core/runtime/loading.py",
-        {"module.pooler = Pooler(files.pooling)": "_ = Pooler(files.pooling)"},
+        "core/runtime/resolved.py",
+        {"module.pooler = Pooler(self.files.pooling)": "_ = Pooler(self.files.pooling)"},
         (
             "tests/runtime/test_sentence_files.py"
             "::test_rows_that_the_files_name_make_the_vector[mean_tokens-LlamaModel]",

@@ -1,24 +1,148 @@
-"""What a checkpoint decides beside its config: names, the head, what stays plain, pooled rows."""
+"""ResolvedCheckpoint: what a checkpoint is, before anything of it is built or written.
+
+``load``, ``preflight``, ``verify`` and whoever else wants a checkpoint ask here, so that each refuses
+what the others refuse. Class, config, quantization, head and pooled rows are found in one order, out of
+the config and the tensors' headers; values are read for one question only, whether a stored head
+equals the embedding that the config ties it to.
+"""
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ..config import ModelConfig
+from ..context import BuildContext
 from ..errors import ConfigError, QuantizationError
+from ..layers import Pooler
 from ..models import CausalLM, DecoderBase, SequenceClassifier, name_map
 from ..models.causal_lm import EMBEDDING_WEIGHT, HEAD_WEIGHT
 from ..models.classifier import SCORE_WEIGHT
+from ..parallel import Topology
 from ..quantization import QuantConfig, quant_config
 from ..weights import NameMap, Skipped, WeightSource, source_tensors_equal
 from .checkpoint import Checkpoint
-from .options import DTYPES
+from .engine import Engine
+from .options import DTYPES, check_experts
+from .reading import AS_STATED, Overrides
 from .sentence_files import SentenceFiles
+from .speculative.lending import with_embedding
 
 _PACKED = frozenset("qweight qzeros g_idx weight_packed weight_shape absmax quant_map SCB".split())
 """Last components of names that only packed weights have: GPTQ, AWQ, compressed-tensors,
 bitsandbytes."""
+
+
+@dataclass(frozen=True)
+class ResolvedCheckpoint:
+    """What a checkpoint is.
+
+    Args:
+        model_class: serves it; the backbone's where there is no head.
+        config: as that class's family reads it, untied where a head of its own is stored.
+        quant: methods of its linears and experts.
+        files: what lies beside the weights about vectors.
+        source: the weights; of a draft without an embedding, with its target's.
+        notes: what a report should say of all this.
+    """
+
+    model_class: type[DecoderBase]
+    config: ModelConfig
+    quant: QuantConfig
+    files: SentenceFiles
+    source: WeightSource
+    notes: tuple[str, ...]
+
+    def context(self, topology: Topology, **settings: Any) -> BuildContext:
+        """A rank's context: the checkpoint's quantization, and settings of ``BuildContext.of``."""
+        return BuildContext.of(topology, quant=self.quant, **settings)
+
+    def build(self, ctx: BuildContext) -> DecoderBase:
+        """The module of one rank, empty and checked.
+
+        Raises:
+            ShapeError, BoundaryError: the topology does not fit, or the class built something else
+                than its module tree shows.
+        """
+        module = self.model_class(self.config, ctx)
+        module.check_structure()
+        if self.files.pooling is not None:
+            module.pooler = Pooler(self.files.pooling)
+        return module.eval()
+
+
+def resolve_checkpoint(
+    checkpoint: Checkpoint,
+    overrides: Overrides = AS_STATED,
+    topologies: Sequence[Topology] = (),
+    *,
+    find: Callable[[Sequence[str]], type[DecoderBase]] | None = None,
+    target: Engine | None = None,
+    headers_only: bool = False,
+) -> ResolvedCheckpoint:
+    """Resolve an open checkpoint.
+
+    Args:
+        checkpoint: stays the caller's to close.
+        overrides: what its user decides against its config.
+        topologies: that it will be built for; experts must be there to deal out.
+        find: the class of some architectures; ``resolve_model`` when None.
+        target: of the model that a draft will serve; lends an embedding.
+        headers_only: read no value: a stored head of a tied config counts as equal to the embedding
+            where shape and dtype are, and a draft without an embedding is not lent one.
+
+    Raises:
+        ArchzooError: nothing serves it, or its parts contradict each other.
+    """
+    raw, file = checkpoint.raw, checkpoint.config_file
+    model_class, config = overrides.resolve(raw, file, find)
+    for topology in topologies:
+        check_experts(config, topology)
+    notes = overrides.notes(config)
+    quant = quantization_of(config, model_class, checkpoint.source)
+    source = checkpoint.source
+    if not headers_only:
+        source = with_embedding(source, model_class, config, target)
+    if (pair := stored_head(config, model_class, source)) is not None:
+        equal, told = (_told_equal if headers_only else _read_equal)(source, *pair)
+        notes += (told,) if headers_only else ()
+        if not equal:
+            if not headers_only:
+                warnings.warn(f"{file}: {told}", stacklevel=3)
+            config = replace(config, tie_word_embeddings=False)
+    model_class = with_or_without_head(config, model_class, checkpoint)
+    check_labels(config, model_class, source)
+    files = sentence_files_of(config, model_class, checkpoint)
+    return ResolvedCheckpoint(model_class, config, quant, files, source, notes)
+
+
+def _read_equal(source: WeightSource, head: str, embedding: str) -> tuple[bool, str]:
+    """Whether a tied config's stored head equals the embedding, by their values.
+
+    A config that says "tied" beside a stored head with other values contradicts itself; the trained
+    head is kept, as ``transformers`` does, with a warning that says so.
+    """
+    return source_tensors_equal(source, head, embedding), (
+        f"tie_word_embeddings is true, but the stored {head} differs from {embedding}; the stored "
+        f"head is used. Set tie_word_embeddings to false to say so, or remove {head} to use the "
+        "embedding"
+    )
+
+
+def _told_equal(source: WeightSource, head: str, embedding: str) -> tuple[bool, str]:
+    """The same as far as headers tell, and what they do not tell."""
+    one, other = (source.infos()[name] for name in (head, embedding))
+    if (one.shape, one.dtype) == (other.shape, other.dtype):
+        return True, (
+            f"tie_word_embeddings is true and {head} is stored: taken to equal {embedding}, which "
+            "shows when they are read; if not, it takes memory of its own"
+        )
+    return False, (
+        f"tie_word_embeddings is true, but the stored {head} differs from {embedding}; the stored "
+        "head is used"
+    )
 
 
 def fitted_names(model_class: type[DecoderBase], source: WeightSource) -> NameMap:
@@ -136,24 +260,3 @@ def stored_head(
     stored = {names.rename(name): name for name in source.infos()}
     head, embedding = stored.get(HEAD_WEIGHT), stored.get(EMBEDDING_WEIGHT)
     return None if head is None or embedding is None else (head, embedding)
-
-
-def with_stored_head(
-    config: ModelConfig, model_class: type[DecoderBase], checkpoint: Checkpoint
-) -> ModelConfig:
-    """The config, untied where the checkpoint stores a head of its own that differs.
-
-    A config that says "tied" beside a stored head with other values contradicts itself; the
-    trained head is kept, as ``transformers`` does, with a warning that says so.
-    """
-    pair = stored_head(config, model_class, checkpoint.source)
-    if pair is None or source_tensors_equal(checkpoint.source, *pair):
-        return config
-    head, embedding = pair
-    warnings.warn(
-        f"{checkpoint.config_file}: tie_word_embeddings is true, but the stored {head} differs "
-        f"from {embedding}; the stored head is used. Set tie_word_embeddings to false to say so, "
-        f"or remove {head} to use the embedding",
-        stacklevel=3,
-    )
-    return replace(config, tie_word_embeddings=False)
