@@ -344,7 +344,8 @@ def _stop_dropout(inner: Any, path: Path) -> None:
 
     A text would have other ids each time, and on each process of a job.
     """
-    model = getattr(getattr(inner, "backend_tokenizer", None), "model", None)
+    backend: Any = getattr(inner, "backend_tokenizer", None)
+    model: Any = getattr(backend, "model", None)
     if dropout := getattr(model, "dropout", None):
         model.dropout = None
         warn_caller(
