@@ -62,12 +62,12 @@ def poisoned(model: archzoo.Model) -> archzoo.Model:
 
 @pytest.fixture(scope="module")
 def one(path: Path) -> archzoo.Model:
-    return load(path)
+    return load(path, check_values=False)
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
 def loaded(request: pytest.FixtureRequest, path: Path) -> archzoo.Model:
-    return load(path, kv_slots=SLOTS, **LAYOUTS[request.param])
+    return load(path, kv_slots=SLOTS, check_values=False, **LAYOUTS[request.param])
 
 
 @pytest.fixture
@@ -262,14 +262,14 @@ def test_refused_requests_leave_nothing(many: archzoo.Model) -> None:
 @pytest.mark.parametrize("attn_dp", [2, 4])
 def test_a_tight_pool_preempts_in_each_group(path: Path, one: archzoo.Model, attn_dp: int) -> None:
     room = {"kv_slots": 24, "max_requests": 3, "prefill_chunk": 3}
-    tight = load(path, tp=4, attn_dp=attn_dp, **room)
+    tight = load(path, tp=4, attn_dp=attn_dp, check_values=False, **room)
     prompts = [ids_of(1 + 3 * (n % 4), VOCAB, seed=n) for n in range(13)]
     assert tokens(poisoned(tight), prompts, 9) == tokens(one, prompts, 9)
     assert tight.engine.free_slots == 24 and not tight.engine.has_work
 
 
 def test_more_prompts_than_one_scoring_pass_holds(path: Path, one: archzoo.Model) -> None:
-    model = load(path, tp=4, attn_dp=4, kv_slots=40)
+    model = load(path, tp=4, attn_dp=4, kv_slots=40, check_values=False)
     prompts = [ids_of(1 + 5 * (n % 3), VOCAB, seed=n) for n in range(40)]
     close(poisoned(model).logits(prompts, chunk_size=7), one.logits(prompts))
 

@@ -160,7 +160,7 @@ def test_unusable_logits_end_their_request_and_no_other(
     stored["model.embed_tokens.weight"][77] = torch.nan
     save_file(stored, tmp_path / "model.safetensors", {"format": "pt"})
     (tmp_path / "config.json").write_text((path / "config.json").read_text())
-    model = load(tmp_path, tp=2, pp=3)
+    model = load(tmp_path, tp=2, pp=3, check_values=False)
     with pytest.raises(LogitsError, match="request 0 hold NaN"):
         model.generate([[5, 77], [5, 6]], max_new_tokens=3, ignore_eos=True)
     assert model.engine.free_slots == 256 and not model.engine.has_work

@@ -75,13 +75,14 @@ def answers(folder: Path, topology: dict[str, Any]) -> dict[str, Any]:
     found["narrow"] = [one.token_ids for one in narrow]
     assert all(40 <= token < 90 for one in found["narrow"] for token in one)
     found["left"] = model.engine.free_slots, draft.engine.free_slots
-    spoilt = archzoo.load(folder / "spoilt", dtype="float64", kv_slots=128, **topology)
+    given: dict[str, Any] = {"check_values": False, **topology}
+    spoilt = archzoo.load(folder / "spoilt", dtype="float64", kv_slots=128, **given)
     try:
         spoilt.generate([[5, SPOILT], [5, 6]], 3, ignore_eos=True)
     except LogitsError as error:
         found["error"] = str(error)
     try:
-        archzoo.load(folder / "gap", dtype="float64", kv_slots=128, **topology)
+        archzoo.load(folder / "gap", dtype="float64", kv_slots=128, **given)
     except WeightError as gap:
         found["gap"] = str(gap)
     found["after"] = spoilt.generate([5, 6], 3, ignore_eos=True).token_ids

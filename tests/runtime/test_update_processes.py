@@ -51,9 +51,11 @@ def answers(folder: Path, topology: dict[str, Any]) -> dict[str, Any]:
     norm = {"model.norm.weight": torch.ones(3)}
     found["shape"] = "has shape [3]" in attempt(model, norm)
     source = FailsOnTheLastRank(new.items())
-    found["atomic"] = "the network went away" in attempt(model, source, atomic=True)
+    found["atomic"] = "the network went away" in attempt(
+        model, source, atomic=True, check_values=False
+    )
     found["undone"] = model.logits(IDS)
-    found["failed"] = "the network went away" in attempt(model, source)
+    found["failed"] = "the network went away" in attempt(model, source, check_values=False)
     found["spoilt"] = "old and new weights side by side" in attempt(model, {})
     model.update_weights(new, "full")
     found["b"], found["after"] = dict(model.export_weights()), model.logits(IDS)
@@ -84,6 +86,7 @@ def test_every_process_does_what_one_rank_does(folder: Path) -> None:
         capture_output=True,
         text=True,
         timeout=HANGING,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     expected = answers(folder, {})

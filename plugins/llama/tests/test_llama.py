@@ -197,6 +197,6 @@ def test_every_class_is_an_entry_point_and_resolves_to_itself() -> None:
         and isinstance(each, type)
         and issubclass(each, DecoderBase)
     }
-    assert len(classes) == 8
+    assert len(classes) == 10
     for name, expected in classes.items():
         assert archzoo.resolve(name) is expected
