@@ -450,7 +450,9 @@ class Engine(OfOneProcess):
     ) -> list[LogitsProcessorOutput | None]:
         """One forward on every local rank; an output where its pipeline stage is the last."""
         self.require_weights()
-        with torch.inference_mode():
+        # Who drives the step computes for others too: its autocast is not theirs.
+        device = self.runners[0].device.type
+        with torch.inference_mode(), torch.autocast(device, enabled=False):
             return self.executor.run(lambda rank: self._stages[rank].forward(steps, wanted))
 
     def _chosen(

@@ -314,15 +314,12 @@ def _transformers(vocabulary: _Vocabulary, split: Split) -> PreTrainedTokenizerF
     """The pipeline in the class of ``transformers``."""
     from transformers import PreTrainedTokenizerFast
 
-    add_bos, add_eos = vocabulary.framing(split)
     return PreTrainedTokenizerFast(
         tokenizer_object=_backend(vocabulary, split),
         bos_token=vocabulary.special("bos"),
         eos_token=vocabulary.special("eos"),
         unk_token=vocabulary.special("unknown"),
         pad_token=vocabulary.special("padding"),
-        add_bos_token=add_bos,
-        add_eos_token=add_eos,
         chat_template=vocabulary.file.get("tokenizer.chat_template", str),
         clean_up_tokenization_spaces=False,
     )
@@ -386,11 +383,13 @@ def _sentencepiece(vocabulary: _Vocabulary) -> Tokenizer:
 
 def _frame(vocabulary: _Vocabulary, add_bos: bool, add_eos: bool) -> processors.PostProcessor:
     """Bos in front of every text and eos behind it, as asked."""
-    front = [vocabulary.special("bos")] if add_bos else []
-    back = [vocabulary.special("eos")] if add_eos else []
-    names = [text for text in (*front, *back) if text is not None]
+    # By names of their own: in a template, spaces, colons and dollars of a text would be its grammar.
+    front, back = ["bos"] * add_bos, ["eos"] * add_eos
+    texts = [(name, vocabulary.special(name) or "") for name in (*front, *back)]
     return processors.TemplateProcessing(
         single=[*front, "$A", *back],
         pair=[*front, "$A", *back, *front, "$B:1", *back],
-        special_tokens=[(text, vocabulary.ids[text]) for text in dict.fromkeys(names)],
+        special_tokens=[
+            {"id": name, "ids": [vocabulary.ids[text]], "tokens": [text]} for name, text in texts
+        ],
     )

@@ -231,6 +231,7 @@ def load_tokenizer(path: Path) -> TransformersTokenizer:
             str(path), local_files_only=True, trust_remote_code=False
         )
         put_stated_ends(inner, path / "tokenizer_config.json")
+        _stop_dropout(inner, path)
         return TransformersTokenizer(inner)
 
 
@@ -338,13 +339,39 @@ def put_stated_ends(inner: Any, file: Path) -> None:
     warn_caller(f"{told}; texts are read as tokenizer_config.json states")
 
 
+def _stop_dropout(inner: Any, path: Path) -> None:
+    """Take merges as they are, where tokenizer.json leaves some out by chance, as training does.
+
+    A text would have other ids each time, and on each process of a job.
+    """
+    backend: Any = getattr(inner, "backend_tokenizer", None)
+    model: Any = getattr(backend, "model", None)
+    if dropout := getattr(model, "dropout", None):
+        model.dropout = None
+        warn_caller(
+            f"{path / 'tokenizer.json'} states dropout {dropout:g}, which splits texts by chance and "
+            "is meant for training; texts are split without it"
+        )
+
+
 def _around(inner: Any) -> tuple[list[int], list[int]]:
     """Ids that encoding puts in front of a text and behind it."""
-    bare, framed = (inner.encode("a", add_special_tokens=each) for each in (False, True))
+    text = (
+        "a"
+        if _is_plain(inner, "a")
+        else next((each for each in inner.get_vocab() if _is_plain(inner, each)), "a")
+    )
+    bare, framed = (inner.encode(text, add_special_tokens=each) for each in (False, True))
     for at in range(len(framed) - len(bare) + 1):
         if framed[at : at + len(bare)] == bare:
             return framed[:at], framed[at + len(bare) :]
     return [], []
+
+
+def _is_plain(inner: Any, text: str) -> bool:
+    """Whether a text has ids, and no special ones; some vocabularies read no "a"."""
+    ids = inner.encode(text, add_special_tokens=False)
+    return bool(ids) and not {*ids} & {*inner.all_special_ids}
 
 
 def has_tokenizer_files(path: Path) -> bool:

@@ -19,7 +19,7 @@ ACCEPTED = {
     "config": {"llama", "llama3", "yarn", "longrope", "quantized", "dynamic"},
     "headers": {"two-files"},
     "gguf": {"plain", "q8", "q4", "rope"},
-    "gguf-tokenizer": {"bytes", "pieces"},
+    "gguf-tokenizer": {"bytes", "pieces", "spaced-bos"},
     "index": {"good"},
     "sentences": {"dense", "qwen3"},
     "safetensors": {"two-layers", "tied", "dtypes", "odd", "empty"},

@@ -430,6 +430,15 @@ def test_what_is_added_around_a_text(
     assert pair == full("a", "b").input_ids
 
 
+@pytest.mark.parametrize("bos", ["a b", "a:0", "$A"])
+def test_a_bos_whose_text_is_grammar_of_the_library(tmp_path: Path, bos: str) -> None:
+    fields = byte_level()
+    fields["tokens"][1] = bos
+    file = write(tmp_path / "a.gguf", **{**fields, "add_bos_token": True})
+    plain = backend_from_gguf(file).encode("the", add_special_tokens=False).ids
+    assert ids(tokenizer_from_gguf(file), "the") == [1, *plain]
+
+
 # --- SentencePiece -----------------------------------------------------------
 
 

@@ -487,6 +487,15 @@ def test_asyncio(model: archzoo.Model) -> None:
     assert asyncio.run(ask()) == want
 
 
+def test_autocast_is_not_that_of_whoever_drives(folder: Path) -> None:
+    model = load(folder / "target", dtype=torch.float32)
+    want, logits = generated(model, PROMPTS[0]), model.logits(PROMPTS[1])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        others = together(lambda: generated(model, PROMPTS[0]))
+        assert [generated(model, PROMPTS[0]), *others] == [want, want]
+        assert torch.equal(model.logits(PROMPTS[1]), logits)
+
+
 def test_the_tokenizer_is_loaded_by_whoever_is_first(folder: Path) -> None:
     checkpoint = Checkpoint(folder / "target")
     barrier = threading.Barrier(3)

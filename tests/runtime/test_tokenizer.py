@@ -250,6 +250,27 @@ def test_what_does_not_contradict_is_as_it_is(
     assert not [each for each in recwarn if "add_" in str(each.message)]
 
 
+def test_stated_ends_of_a_vocabulary_without_the_letter_a(tmp_path: Path) -> None:
+    backend = Backend(models.BPE({"<s>": 0, "M": 1, "K": 2}, []))
+    backend.add_special_tokens(["<s>"])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    stated = {"bos_token": "<s>", "add_bos_token": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(stated))
+    with pytest.warns(UserWarning, match="add_bos_token is true"):
+        assert load_tokenizer(tmp_path).encode("MK") == [0, 1, 2]
+
+
+def test_ids_are_not_drawn_by_chance(directory: Path, tmp_path: Path) -> None:
+    content = json.loads((directory / "tokenizer.json").read_text())
+    content["model"]["dropout"] = 0.9
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.warns(UserWarning, match="states dropout 0.9"):
+        tokenizer = load_tokenizer(tmp_path)
+    want = load_tokenizer(directory).encode("hi hi hi hi", add_special_tokens=False)
+    got = [tokenizer.encode("hi hi hi hi", add_special_tokens=False) for _ in range(5)]
+    assert got == [want] * 5
+
+
 def test_statements_that_cannot_be_put(directory: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="add_eos_token is 'yes'; it must be true or false"):
         load_tokenizer(with_settings(directory, tmp_path, add_eos_token="yes"))
