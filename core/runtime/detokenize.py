@@ -20,6 +20,7 @@ docs/decisions/0015-what-text-is.md, also for why ``tokenizers.decoders.DecodeSt
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os.path import commonprefix
 from typing import Protocol
 
 _KEEP = 4
@@ -105,9 +106,11 @@ class Detokenizer:
 
     def _new(self, text: str) -> str:
         """Text less what the context showed already, if it is what comes first."""
-        if text and self._known:
-            text, self._known = text.removeprefix(self._known), ""
-        return text
+        if not text or not self._known:
+            return text
+        shared = len(commonprefix([text, self._known]))
+        self._known = self._known[shared:] if shared == len(text) else ""
+        return text[shared:]
 
     def _read(self, token_id: int) -> str:
         """The text that a visible id settles."""
