@@ -2,8 +2,9 @@
 
 ``modules.json`` lists what a text passes: the model, ``Pooling``, perhaps ``Dense`` layers and
 ``Normalize``, each with files of its own. ``sentence_bert_config.json`` says what happens to a text
-before, ``config_sentence_transformers.json`` which prompts stand in front of it. Whatever would
-change a vector is obeyed, or refused by name.
+before, ``config_sentence_transformers.json`` which prompts stand in front of it. Old folders keep the
+model in a folder of its own (``0_Transformer``); given that one, the list above it counts. Whatever
+would change a vector is obeyed, or refused by name.
 """
 
 from __future__ import annotations
@@ -25,7 +26,12 @@ from ..parallel import whole
 from ..weights import open_headers, open_source
 
 MODULES_NAME = "modules.json"
-_TEXTS_NAME, _PROMPTS_NAME = "sentence_bert_config.json", "config_sentence_transformers.json"
+_TEXTS_NAMES = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+"""The first that is there counts, whatever the model."""
+_PROMPTS_NAME = "config_sentence_transformers.json"
 _TOKENIZER_NAME = "tokenizer_config.json"
 _LIBRARY = "sentence_transformers."
 _TRANSFORMER, _POOLING, _DENSE, _NORMALIZE = "Transformer", "Pooling", "Dense", "Normalize"
@@ -48,7 +54,10 @@ _ACTIVATIONS: Mapping[str, type[nn.Module]] = {
 }
 """Last part of a name in ``torch.nn`` -> what it is."""
 _HARMLESS = frozenset(
-    ("word_embedding_dimension", "embedding_dimension", "similarity_fn_name", "__version__")
+    (
+        *("word_embedding_dimension", "embedding_dimension", "similarity_fn_name"),
+        *("unpad_inputs", "__version__"),
+    )
 )
 """Settings that change no vector."""
 _USUAL: Mapping[str, tuple[object, ...]] = {
@@ -177,8 +186,8 @@ def read_sentence_files(folder: Path, width: int) -> SentenceFiles:
         ConfigError: a file is broken, or asks for something that is not done here.
         CheckpointFileError: weights of a Dense layer that cannot be read.
     """
-    file = folder / MODULES_NAME
-    if not file.is_file():
+    file = _list_of(folder)
+    if file is None:
         return SentenceFiles()
     modules = _modules(file)
     kinds = [_kind(module) for module in modules]
@@ -188,8 +197,11 @@ def read_sentence_files(folder: Path, width: int) -> SentenceFiles:
             f"no vector of a text is described ({file}); embed() serves lists with {_POOLING}"
         )
     _check_order(kinds, file)
+    _check_place(folder, modules[0], file)
     paths = [
-        folder if at == 0 else folder / _inside(each.get("path"), Where(f"[{at}].path", str(file)))
+        folder
+        if at == 0
+        else file.parent / _inside(each.get("path"), Where(f"[{at}].path", str(file)))
         for at, each in enumerate(modules)
     ]
     dense: list[Dense] = []
@@ -198,7 +210,7 @@ def read_sentence_files(folder: Path, width: int) -> SentenceFiles:
             dense.append(_dense(path, width))
             width = dense[-1].out_features
     pooling, include_prompt = _read_pooling(paths[1] / CONFIG_NAME)
-    texts = {**_prompts(folder), **_texts(folder)}
+    texts = {**_prompts(file.parent), **_texts(folder)}
     return SentenceFiles(pooling, include_prompt, tuple(dense), _NORMALIZE in kinds, **texts)
 
 
@@ -208,8 +220,33 @@ def lists_pooling(folder: Path) -> bool:
     Raises:
         ConfigError: a broken list.
     """
-    file = folder / MODULES_NAME
-    return file.is_file() and _POOLING in map(_kind, _modules(file))
+    file = _list_of(folder)
+    return file is not None and _POOLING in map(_kind, _modules(file))
+
+
+def _list_of(folder: Path) -> Path | None:
+    """The list a checkpoint's folder belongs to: beside it, or above it if that one names it."""
+    here = Path(os.path.abspath(folder))
+    if (here / MODULES_NAME).is_file():
+        return here / MODULES_NAME
+    above = here.parent / MODULES_NAME
+    if not above.is_file():
+        return None
+    modules = read_json(above)  # maybe of something else: only one that names the folder counts
+    first = modules[0] if isinstance(modules, list) and modules else None
+    return above if isinstance(first, Mapping) and first.get("path") == here.name else None
+
+
+def _check_place(folder: Path, model: Mapping[str, Any], file: Path) -> None:
+    """Refuse a folder with a model of its own beside the one that the list names."""
+    where, path = Where("[0].path", str(file)), model.get("path")
+    if path in (None, "", ".") or Path(os.path.abspath(folder)) != file.parent:
+        return
+    named = file.parent / _inside(path, where)
+    if (named / CONFIG_NAME).is_file():
+        refuse(
+            where, f"{show(path)} holds the model that the list means; give that folder ({named})"
+        )
 
 
 def _kind(module: Mapping[str, Any]) -> str:
@@ -325,8 +362,8 @@ def _texts(folder: Path) -> dict[str, Any]:
     """What happens to a text before it is computed."""
     limit, cut_left = _tokenizer_limit(folder)
     found: dict[str, Any] = {"max_seq_length": limit, "cut_left": cut_left}
-    file = folder / _TEXTS_NAME
-    if not file.is_file():
+    file = next(filter(Path.is_file, (folder / name for name in _TEXTS_NAMES)), None)
+    if file is None:
         return found
     stated = read_config(file)
     checks: Mapping[str, Check] = {"max_seq_length": integer, "do_lower_case": flag}
@@ -344,9 +381,9 @@ def _refuse_others(stated: Mapping[str, Any], read: Sequence[str], file: Path) -
     for key, value in stated.items():
         if value is None or value == {} or key in read or key in _HARMLESS:
             continue
-        within = (
-            value.get("text") if key == "modality_config" and isinstance(value, dict) else value
-        )
+        within = value
+        if key == "modality_config" and isinstance(value, dict) and "message" not in value:
+            within = value.get("text")  # with messages, texts would pass the chat template
         if within not in _USUAL.get(key, ()):
             refuse(
                 Where(key, str(file)),

@@ -235,6 +235,40 @@ def test_files_as_they_are_published(tmp_path: Path) -> None:
     assert read_sentence_files(tmp_path, 48).max_seq_length is None
 
 
+def test_texts_that_would_pass_the_chat_template_are_refused(tmp_path: Path) -> None:
+    """sentence-transformers makes messages of texts where the file knows messages."""
+    way = {"method": "forward", "method_output_name": "last_hidden_state"}
+    put(write(tmp_path, "lasttoken"), "sentence_bert_config.json", modality_config={"text": way},
+        unpad_inputs=True)  # fmt: skip
+    read_sentence_files(tmp_path, 48)
+    put(tmp_path, "sentence_bert_config.json", modality_config={"text": way, "message": way})
+    with pytest.raises(ConfigError, match="modality_config: .* may change vectors"):
+        read_sentence_files(tmp_path, 48)
+
+
+def test_a_model_in_a_folder_of_its_own_is_pooled_as_the_list_above_says(texts: Any) -> None:
+    """As sentence-transformers saved models before version 2."""
+    path, _, reference = texts
+    put_words(reference_folder := path / "0_Transformer")
+    reference.save_pretrained(reference_folder)
+    write(path, "mean_tokens")
+    listed = json.loads((path / "modules.json").read_text())
+    listed[0]["path"] = "0_Transformer"
+    (path / "modules.json").write_text(json.dumps(listed))
+    prompts = {"query": "search : "}
+    put(path, "config_sentence_transformers.json", prompts=prompts, default_prompt_name="query")
+    put(reference_folder, "sentence_roberta_config.json", do_lower_case=True)
+    model = loaded(reference_folder)
+    rows = rows_of(reference, list(model.encode("search : the river")))
+    want = F.normalize(rows.mean(0), dim=0)
+    torch.testing.assert_close(model.embed("The River")[0], want, rtol=0, atol=1e-5)
+    with pytest.raises(ConfigError, match=r"\[0\]\.path: '0_Transformer' holds the model"):
+        loaded(path)
+    listed[0]["path"] = "elsewhere"  # a list of something else
+    (path / "modules.json").write_text(json.dumps(listed))
+    assert read_sentence_files(reference_folder, 48).pooling is None
+
+
 def test_prompts_stand_in_front_of_texts(texts: Any) -> None:
     path, last, _ = texts
     prompts = {"query": "search : ", "document": ""}
