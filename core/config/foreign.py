@@ -15,7 +15,7 @@ from collections.abc import Mapping
 _NEVER = (
     "attention_multiplier attention_chunk_size clip_qkv dim_model_base query_pre_attn_scalar "
     "scale_depth softmax_scale swiglu_limit swiglu_alpha qk_l2_clip_threshold gradient_clipping "
-    "keep_window_size sliding_window_size window_size attention_window window "
+    "dual_chunk_attention_config keep_window_size sliding_window_size window_size attention_window window "
     "log_scaling_alpha log_scaling_n_floor alibi_bias_max position_bias_num_buckets "
     "mup_attn_multiplier mup_embedding_multiplier "
     "mup_width_multiplier logits_mup_width_multiplier output_multiplier_scale"

@@ -28,13 +28,37 @@ ORIGINAL = 24
 """Positions before a rope scaling; prompts reach beyond them."""
 
 
+ODD_FIELDS: list[Raw] = [
+    {"attn_logit_softcapping": 30.0},
+    {"final_logit_softcapping": 20.0},
+    {"rope_interleaved": True},
+    {"residual_multiplier": 0.22},
+    {"query_pre_attn_scalar": 224},
+    {"attention_multiplier": 0.5},
+    {"rope_scaling": {"rope_type": "linear", "factor": 2.0, "mscale": 1.2}},
+    {"rope_scaling": {"rope_type": "ntk", "factor": 2.0}},
+    {"is_causal": False},
+    {"use_parallel_residual": True},
+    {"quantization_config": {"quant_method": "fp8"}},
+]
+"""What no family here does though other families or engines do: archzoo refuses each, and
+``refusals.py`` says why, whether transformers runs it or not."""
+
+
 def random_config(family: str, seed: int) -> Raw:
-    """One configuration.
+    """One configuration; of twenty, one states an odd field.
 
     Args:
         family: a model_type of ARCHITECTURES.
         seed: the same gives the same.
     """
+    raw, dice = _plain_config(family, seed), Random(f"odd {family} {seed}")
+    if dice.random() < 0.05:
+        raw |= dice.choice(ODD_FIELDS)
+    return raw
+
+
+def _plain_config(family: str, seed: int) -> Raw:
     dice = Random(f"{family} {seed}")
     kv_heads = dice.choice([1, 2, 3])
     heads = kv_heads * dice.choice([1, 2, 4])

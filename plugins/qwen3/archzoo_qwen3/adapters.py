@@ -9,6 +9,11 @@ _TEXT = dict.fromkeys(
     "a text token has one position on every axis",
 )
 """What text models that come out of multimodal ones still state."""
+_CHUNKS = {
+    "dual_chunk_attention_config": "full attention, as transformers runs it; the chunks of 256k tokens "
+    "and more that some engines cut are an approximation for contexts beyond them"
+}
+"""Qwen2.5-1M and long-context Qwen3 state it."""
 
 QWEN2 = LLAMA_LIKE.extend(
     "qwen2",
@@ -25,6 +30,7 @@ QWEN2 = LLAMA_LIKE.extend(
     },
     names={"attention_bias": (), "o_proj_bias": (), "mlp_bias": ()},
     ignored=_TEXT
+    | _CHUNKS
     | dict.fromkeys(
         ("attention_bias", "qkv_bias", "bias", "mlp_bias"), "qwen2 has biases of q, k and v only"
     ),
@@ -39,6 +45,7 @@ QWEN3 = LLAMA_LIKE.extend(
     defaults={**QWEN2.defaults, "attention_bias": False, "head_dim": 128},
     names={"mlp_bias": ()},
     ignored=_TEXT
+    | _CHUNKS
     | {"mlp_bias": "qwen3 has no biases in its MLP"}
     | dict.fromkeys(
         ("use_qk_norm", "qk_norm", "qk_layernorm"), "qwen3 normalises queries and keys always"
