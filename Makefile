@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 CHECKS := $(VENV)/.checks
 WEIGHTS := $(VENV)/.weights
 
-.PHONY: demo test lint mutants fuzz differential bench screens dist clean
+.PHONY: demo test quick lint mutants fuzz differential bench screens dist clean
 
 $(READY): pyproject.toml $(wildcard plugins/*/pyproject.toml) constraints.txt
 	$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
@@ -29,8 +29,23 @@ $(CHECKS): $(READY)
 demo: $(WEIGHTS)
 	$(PY) tests/demo/run.py
 
+# Files that take more than a few seconds each: real weights, processes, installs, sweeps.
+SLOW := tests/smollm2 tests/install plugins tests/fuzz tests/boundary/test_plans.py \
+  tests/boundary/test_planner.py tests/cli/test_bench.py tests/cli/test_generate.py \
+  tests/cli/test_mutated_weights.py tests/cli/test_screens.py tests/cli/test_verify.py \
+  tests/models/test_layer_shapes.py tests/registry/test_budget.py \
+  tests/registry/test_twenty_faults.py tests/survey/test_verdicts.py \
+  tests/parallel/test_distributed.py tests/survey/test_large.py tests/differential \
+  tests/weights/test_mutated_checkpoints.py $(addprefix tests/runtime/test_,agreement.py \
+  attention_dp.py aux_hidden_states.py collectives.py drafts_and_prefixes.py forks.py \
+  killed_rank.py prefix_cache.py processes.py rotation.py speculative.py sentence_files.py threads.py topologies.py update_processes.py \
+  updates.py)
+
 test: $(WEIGHTS)
 	$(PY) -m pytest -q -n 2
+
+quick: $(READY)
+	$(PY) -m pytest -q -n 2 $(addprefix --ignore=,$(SLOW))
 
 lint: $(CHECKS)
 	$(VENV)/bin/ruff check
