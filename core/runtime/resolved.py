@@ -106,11 +106,18 @@ def resolve_checkpoint(
     if not headers_only:
         source = with_embedding(source, model_class, config, target)
     if (pair := stored_head(config, model_class, source)) is not None:
-        equal, told = (_told_equal if headers_only else _read_equal)(source, *pair)
-        notes += (told,) if headers_only else ()
-        if not equal:
-            if not headers_only:
-                warnings.warn(f"{file}: {told}", stacklevel=3)
+        if headers_only:
+            equal, told = _equal_by_headers(source, *pair)
+            notes += (told,)
+        elif not (equal := source_tensors_equal(source, *pair)):
+            head, embedding = pair
+            warnings.warn(
+                f"{file}: tie_word_embeddings is true, but the stored {head} differs from "
+                f"{embedding}; the stored head is used. Set tie_word_embeddings to false to say so, "
+                f"or remove {head} to use the embedding",
+                stacklevel=3,
+            )
+        if not equal:  # the trained head is kept, as transformers does
             config = replace(config, tie_word_embeddings=False)
     model_class = with_or_without_head(config, model_class, checkpoint)
     check_labels(config, model_class, source)
@@ -118,21 +125,8 @@ def resolve_checkpoint(
     return ResolvedCheckpoint(model_class, config, quant, files, source, notes)
 
 
-def _read_equal(source: WeightSource, head: str, embedding: str) -> tuple[bool, str]:
-    """Whether a tied config's stored head equals the embedding, by their values.
-
-    A config that says "tied" beside a stored head with other values contradicts itself; the trained
-    head is kept, as ``transformers`` does, with a warning that says so.
-    """
-    return source_tensors_equal(source, head, embedding), (
-        f"tie_word_embeddings is true, but the stored {head} differs from {embedding}; the stored "
-        f"head is used. Set tie_word_embeddings to false to say so, or remove {head} to use the "
-        "embedding"
-    )
-
-
-def _told_equal(source: WeightSource, head: str, embedding: str) -> tuple[bool, str]:
-    """The same as far as headers tell, and what they do not tell."""
+def _equal_by_headers(source: WeightSource, head: str, embedding: str) -> tuple[bool, str]:
+    """Whether a tied config's stored head equals the embedding, as far as headers tell; in words too."""
     one, other = (source.infos()[name] for name in (head, embedding))
     if (one.shape, one.dtype) == (other.shape, other.dtype):
         return True, (
